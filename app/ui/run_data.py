@@ -56,7 +56,7 @@ def compile_ahead(url: str) -> bool:
 def checkpoint_status(run: RunRow) -> CheckpointStatus:
     """Examine a run's checkpoints."""
     if run.files and "://" in run.files:
-        return _examine_remote_checkpoints(data.database_url(), run.id, run.state.value, run)
+        return _examine_remote_checkpoints(data.database_url(), run.id, run.live_status, run)
     return examine_checkpoints(data.database(), run)
 
 

@@ -5,7 +5,8 @@ identity of a database on a server. A copy of a database, for instance a backup,
 original. The lease prevents that a cleanup or a training in the copy deletes or replaces checkpoints of the original.
 
 The state file contains the reason why a recorder waits. The database cannot store it, because it is locked or its disk
-is full. The file is created while there is free space and is changed in place, which needs no new disk block.
+is full. The file is created while there is free space and is changed in place, which needs no new disk block. It is
+written again regularly while the recorder waits, so an old file shows that the trainer has ended.
 
 The reserve is a file of a few MB that is created while there is free space. On a full disk SQLite cannot even delete
 rows, because it writes its log first. Then thinning or deleting removes the reserve and tries again.
@@ -17,6 +18,8 @@ import os
 import secrets
 import shutil
 import socket
+import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +35,9 @@ from storage.private_files import FILE_MODE, find_folder, make_private_folder, o
 LEASE: Final = "trainer.json"
 RESERVE: Final = "reserve"
 RESERVE_BYTES: Final = 8 << 20
+STATE_FILE: Final = "recorder.state"
+REWRITE_S: Final = 2.0
+"""Interval at which the state file is written again while the recorder waits."""
 _MAX_LEASE_BYTES: Final = 8_000
 _STATE_BYTES: Final = 512
 _MIN_FREE_RESERVES: Final = 20
@@ -147,14 +153,16 @@ def _get_identity(db: Database) -> str | None:
 
 
 class StateFile:
-    """The file `recorder.state` in a run's folder. It is blank unless the recorder waits."""
+    """The file STATE_FILE in a run's folder. It is blank unless the recorder waits."""
 
     def __init__(self, db: Database, run_id: str) -> None:
         """Determine the path. Nothing is created."""
-        self._db, self._path = db, local_folder(db, run_id) / "recorder.state"
+        self._db, self._path = db, local_folder(db, run_id) / STATE_FILE
+        self._text = ""
+        self._changed, self._is_removed = threading.Condition(), False
 
     def prepare(self) -> None:
-        """Create the file and the disk reserve while there is free space.
+        """Create the file and the disk reserve while there is free space, and start the thread that rewrites the file.
 
         Raises:
             StorageError: If the run's folder cannot be written.
@@ -165,29 +173,52 @@ class StateFile:
             self._path.write_bytes(_pad(""))
         except OSError as error:
             raise StorageError(f"The run's folder {self._path.parent} cannot be written: {error.strerror}.") from error
+        threading.Thread(target=self._rewrite, name="recorder-state", daemon=True).start()
 
     def write(self, text: str) -> None:
         """Replace the text. An error is only logged."""
+        with self._changed:
+            self._text = text
+            self._write()
+            self._changed.notify()
+
+    def remove(self) -> None:
+        """Delete the file if it exists, and end the thread."""
+        with self._changed:
+            self._is_removed = True
+            self._changed.notify()
+            self._path.unlink(missing_ok=True)
+
+    def _rewrite(self) -> None:
+        """Write the file again every REWRITE_S while the recorder waits. Its own writes may block for longer."""
+        with self._changed:
+            while not self._is_removed:
+                self._changed.wait(REWRITE_S if self._text else None)
+                if self._text and not self._is_removed:
+                    self._write()
+
+    def _write(self) -> None:
         try:
             with self._path.open("r+b") as file:
-                file.write(_pad(text))
+                file.write(_pad(self._text))
         except OSError as error:
             _log.warning("cannot write %s: %s", self._path, error)
 
-    def read(self) -> str | None:
-        """Read why the recorder waits; None if it does not wait."""
-        return read_tail(self._path, _STATE_BYTES).decode(errors="replace").strip() or None
 
-    def remove(self) -> None:
-        """Delete the file if it exists."""
-        self._path.unlink(missing_ok=True)
+def read_stall_reason(db: Database, run_id: str, *, max_age_s: float) -> str | None:
+    """Read why a run's recorder waits; None if it does not wait or its folder is not on this machine.
 
-
-def read_stall_reason(db: Database, run_id: str) -> str | None:
-    """Read why a run's recorder waits; None if it does not wait or its folder is not on this machine."""
+    Args:
+        db: The database.
+        run_id: The run.
+        max_age_s: A file that was not written for this time does not count, because its trainer has ended [s].
+    """
     try:
-        return StateFile(db, run_id).read()
-    except StorageError:  # the folder is or contains a link
+        path = local_folder(db, run_id) / STATE_FILE
+        if time.time() - path.stat().st_mtime > max_age_s:
+            return None
+        return read_tail(path, _STATE_BYTES).decode(errors="replace").strip() or None
+    except (OSError, StorageError):  # there is no file, or the folder is or contains a link
         return None
 
 

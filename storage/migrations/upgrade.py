@@ -9,13 +9,13 @@ import os
 import re
 import socket
 import sqlite3
-import time
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Final
 
+import psutil
 from sqlalchemy import URL, Connection, create_engine, inspect, text
 from sqlalchemy.exc import IntegrityError
 
@@ -25,7 +25,6 @@ from emtc_core.install import get_upgrade_command
 from storage import address
 from storage.models import SCHEMA_VERSION, Base
 from storage.private_files import FILE_MODE, parent_folder
-from storage.process_id import ProcessId, get_process_id, observe_process
 
 Layout = dict[str, frozenset[tuple[str, int, int]]]
 """Table → its columns as (name, position in the primary key from 1 or 0, 0 if the column is a normal column)."""
@@ -40,11 +39,6 @@ _VERSION_TABLE: Final = """CREATE TABLE IF NOT EXISTS alembic_version (
 _PAGES_AT_ONCE = 4096
 _WAIT_S: Final = 10.0
 _TEMPORARY_PREFIX: Final = ".begun-copy."
-_KEY_TO_NAME: Final = str.maketrans("/.", "~,")
-"""Characters of the key of a process that a file name cannot contain, or that separate its parts."""
-_NAME_TO_KEY: Final = str.maketrans("~,", "/.")
-_ABANDONED_S: Final = 86_400.0
-"""Time without a write after which a temporary file of a process that cannot be observed is deleted."""
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS})
 """Errors of a file system without hard links."""
 
@@ -299,7 +293,7 @@ def _copy(path: Path, place: Path) -> None:
         OSError, sqlite3.Error: If it cannot be written. Then no temporary file remains.
     """
     _remove_abandoned_copies(place.parent)
-    temporary = place.with_name(f"{_make_temporary_prefix(get_process_id())}{place.name}")
+    temporary = place.with_name(f"{_TEMPORARY_PREFIX}{socket.gethostname()}.{os.getpid()}.{place.name}")
     try:
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
         _copy_pages(path, temporary)
@@ -332,27 +326,12 @@ def _copy_pages(path: Path, target_path: Path) -> None:
                 raise sqlite3.DatabaseError(f"the copy is damaged: {line}")
 
 
-def _make_temporary_prefix(process_id: ProcessId) -> str:
-    """Return the start of the name of a temporary file, with the identity of the process that writes the file."""
-    key = (process_id.key or "").translate(_KEY_TO_NAME)
-    return f"{_TEMPORARY_PREFIX}{process_id.host}.{process_id.pid}.{key}."
-
-
 def _remove_abandoned_copies(folder: Path) -> None:
-    """Delete the temporary files of processes of this host that have ended.
-
-    If the process cannot be observed, because it was started before a reboot or in another container, its file is
-    deleted after a day without a write.
-    """
-    host = socket.gethostname()
-    pattern = re.compile(re.escape(f"{_TEMPORARY_PREFIX}{host}.") + r"(\d+)\.([^.]*)\..*")
+    """Delete the temporary files of processes of this host that have ended."""
+    pattern = re.compile(re.escape(f"{_TEMPORARY_PREFIX}{socket.gethostname()}.") + r"(\d+)\..*")
     for file in folder.iterdir():
-        if not (match := pattern.fullmatch(file.name)):
-            continue
-        presence = observe_process(ProcessId(int(match[1]), host, None, match[2].translate(_NAME_TO_KEY) or None))
-        with suppress(FileNotFoundError):  # another process has just deleted it
-            if presence == "ended" or (presence == "unknown" and time.time() - file.stat().st_mtime > _ABANDONED_S):
-                file.unlink()
+        if (match := pattern.fullmatch(file.name)) and not psutil.pid_exists(int(match[1])):
+            file.unlink(missing_ok=True)
 
 
 def _find_free_path(path: Path, label: str) -> Path:

@@ -62,7 +62,8 @@ class DatabaseRecorder:
             queue_bytes: Size of the queue above which the trainer waits [bytes].
             batch_steps: Number of queued transitions that starts a write at once.
             linger_s: Time that the first queued record waits for further records [s].
-            token: Owner token of the caller. A write fails after another process has taken over the run.
+            token: Owner token of the caller; None for a run without an owner. A write fails if another process owns the
+                run.
 
         Raises:
             RunNotFoundError: If there is no such run.

@@ -34,10 +34,8 @@ from storage.models import (
     TransitionSummary,
 )
 from storage.private_files import list_trainer_files, remove_folder, remove_own_files
-from storage.runs import lifecycle
-from storage.runs.claims import wait_for_heartbeat
-from storage.runs.lifecycle import Event, check_token
-from storage.runs.rows import get_locked_row, get_state, summarize_bucket, update_run_summary
+from storage.runs.claims import check_owner, remove_owner
+from storage.runs.rows import get_locked_row, lock_for_action, summarize_bucket, update_run_summary
 
 _TABLES_BY_STEP = (
     *(Transition, EvalEpisode, GateStats, MetricRow, Evaluation, RequestedEvaluationRow, PolicyEvaluation),
@@ -173,7 +171,7 @@ def rewind_run(
         db: An open database.
         run_id: The run.
         env_step: Env step of the loaded checkpoint: 0, or the last env step of an episode.
-        token: Token by which the caller owns the run.
+        token: Token of the owner; None for a run without an owner.
         checkpoint: The checkpoint file that was loaded.
         passed_over: Why newer checkpoint files were not loaded.
 
@@ -183,7 +181,7 @@ def rewind_run(
     """
     with db.transaction() as connection:
         row = get_locked_row(connection, run_id)
-        check_token(row, token)
+        check_owner(row, token)
         episodes = _rewind(connection, run_id, env_step, reached=row.env_steps)
         values = {
             "run_id": run_id,
@@ -324,7 +322,6 @@ def remove_run(db: Database, run_id: str, *, leave_files: bool = False) -> None:
         StorageError: If the folder contains a link, or this machine must not read the place of the files or cannot
             reach it. Nothing is deleted then.
     """
-    wait_for_heartbeat(db, run_id)
     # All places are checked before the first row is deleted.
     local = local_folder(db, run_id) if _may_remove_local(db, run_id) else None
     place = None if leave_files else _place_to_clear(db, run_id)
@@ -372,8 +369,8 @@ def delete_run(db: Database, run_id: str) -> None:
     """
     while True:
         with db.transaction() as connection:
-            row = get_locked_row(connection, run_id)
-            lifecycle.check_allowed(run_id, get_state(row), Event.DELETE)
+            row = lock_for_action(db, connection, run_id, "delete")
+            remove_owner(connection, row)
             end = _find_episode_end(connection, run_id, row.env_steps - _DELETE_STEPS)
             _rewind(connection, run_id, end, reached=row.env_steps)
             if end == 0:

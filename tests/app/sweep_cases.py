@@ -7,7 +7,6 @@ from app.jobs.sweeps.file import parse_sweep
 from app.jobs.sweeps.plan import make_plan
 from emtc_core.recorder import EvaluationRecord
 from storage.engine import Database
-from storage.process_id import get_process_id
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import finish_run, start_run
 from storage.runs.sweeps import sweep_runs

@@ -37,7 +37,6 @@ from emtc_core.learner import learner as learner_module
 from emtc_core.learner import networks
 from emtc_core.learner.recurrence import run_torch_layers
 from emtc_core.replay_buffer.rows import ReplayRows
-from storage.process_id import get_process_id
 
 LEFT_OUT = ("throughput", "training")
 """Checks whose trainings take too long on an imitated GPU."""

@@ -15,12 +15,12 @@ from storage import clock
 from storage.engine import Database, open_database
 from storage.maintenance.thin import Thinning, thin_run
 from storage.models import Run
-from storage.process_id import ProcessId, get_process_id, process_columns
 from storage.runs import claims
-from storage.runs.changes import claim_start, create_run, start_run
-from storage.runs.lifecycle import LOST_AFTER_S, Owner
+from storage.runs.changes import create_run, start_run
+from storage.runs.claims import claim_to_train
 from storage.runs.removal import remove_run
 from storage.runs.rows import find_run
+from storage.runs.status import LOST_AFTER_S
 from tests.errors import raises
 from tests.storage.records import CONFIG
 
@@ -38,7 +38,7 @@ def lost(tmp_path: Path, sqlite_template: Path) -> tuple[Database, str]:
 def make_lost(db: Database) -> str:
     run_id = create_run(db, CONFIG, target_steps=100, versions={})
     owner = Owner(ProcessId(1, "elsewhere", 1.0), "theirs")
-    claim_start(db, run_id, owner)
+    claim_to_train(db, run_id, owner)
     start_run(db, run_id, owner.process, device="cpu", token=owner.token)
     beat(db, run_id)
     return run_id

@@ -14,10 +14,8 @@ from emtc_core.config.resolve import resolve
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.models import Run
-from storage.process_id import ProcessId, get_process_id
 from storage.queries.runs import list_runs
 from storage.runs.claims import ClaimedRun, claim_next_run
-from storage.runs.lifecycle import State
 from storage.runs.rows import find_run
 from storage.runs.sweeps import PlannedRun, save_sweep
 from tests.errors import raises
@@ -51,7 +49,7 @@ def test_the_checkpoint_of_another_machine_is_left_to_it(tmp_path: Path, me: Pro
     assert sentence is not None
     assert f"Run {claim.run_id} is left to another machine: it was trained on far-away" in sentence
     row = find_run(db, claim.run_id)
-    assert (row.state, row.host, row.env_steps) == (State.CREATED, "far-away", 100)
+    assert (row.state, row.host, row.env_steps) == ("queued", "far-away", 100)
     db.dispose()
 
 
@@ -62,7 +60,7 @@ def test_an_environment_that_is_not_here_is_left_to_a_machine_that_has_it(tmp_pa
     assert sentence is not None
     assert "no_such_map" in sentence
     row = find_run(db, claim.run_id)
-    assert (row.state, row.host) == (State.CREATED, None)
+    assert (row.state, row.host) == ("queued", None)
     db.dispose()
 
 
@@ -84,7 +82,7 @@ def test_a_run_whose_files_lie_elsewhere_is_left_to_a_machine_that_reaches_them(
     sentence = EligibilityCheck(db).reject(claim)
     assert sentence is not None
     assert "Set EMTC_FILES=s3://bucket/emtc" in sentence
-    assert find_run(db, claim.run_id).state == State.CREATED
+    assert find_run(db, claim.run_id).live_status == "queued"
     db.dispose()
 
 
@@ -93,7 +91,7 @@ def test_a_scheduler_starts_no_run_again_from_0_whose_files_it_does_not_reach(tm
     claim = claim_trained_run(db, me, "s3://bucket/emtc")
     assert TrainerStarter(db).start(claim) is None
     row = find_run(db, claim.run_id)
-    assert (row.state, row.env_steps, row.sweep_id) == (State.FAILED, 100, "aaaa0000")
+    assert (row.state, row.env_steps, row.sweep_id) == ("failed", 100, "aaaa0000")
     assert "Set EMTC_FILES=s3://bucket/emtc" in (row.error or "")
     assert list_runs(db)["id"].tolist() == [claim.run_id], "no other run took its place"
     db.dispose()
@@ -108,7 +106,7 @@ def test_a_run_waits_while_the_place_of_files_does_not_answer(
     eligibility = EligibilityCheck(db)
     with raises(StorageError, reason="not_found", subject=tmp_path / "unmounted"):
         eligibility.reject(claim)
-    assert find_run(db, claim.run_id).state == State.CREATED
+    assert find_run(db, claim.run_id).live_status == "queued"
     (tmp_path / "mounted").mkdir()
     monkeypatch.setenv("EMTC_FILES", str(tmp_path / "mounted"))
     again = claim_next_run(db, me)
@@ -136,8 +134,8 @@ def test_a_database_that_does_not_answer_says_nothing_of_a_run_and_ends_no_worke
         patch.setattr("app.jobs.resume.get_run_place", locked)
         with pytest.raises(StorageError, match="locked"):
             examine_checkpoints(db, find_run(db, claim.run_id))
-    assert (list(work._trainers), find_run(db, claim.run_id).state) == ([claim.run_id], State.STARTING)
+    assert (list(work._trainers), find_run(db, claim.run_id).state) == ([claim.run_id], "starting")
     assert messages == ["The database failed: database is locked."]
     work._collect_ended()
-    assert (work._trainers, find_run(db, claim.run_id).state) == ({}, State.CREATED)
+    assert (work._trainers, find_run(db, claim.run_id).state) == ({}, "queued")
     db.dispose()

@@ -19,7 +19,6 @@ from emtc_core.recorder import (
 )
 from emtc_core.rollout.collector import Collector
 from storage.engine import Database
-from storage.process_id import get_process_id
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run, finish_run, start_run
 

@@ -16,7 +16,6 @@ from app.jobs.device_check import (
     write_report,
 )
 from emtc_core.faiss_probe import FaissProbe
-from storage.process_id import get_process_id
 from tests.pages.seed import seed_failed_run
 from tests.pages.test_pages import open_page, said
 

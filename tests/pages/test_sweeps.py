@@ -19,7 +19,6 @@ from storage.bundles.bundle_cache import cache_bundle
 from storage.bundles.contents import THIN, copy_runs
 from storage.engine import open_database
 from storage.models import Evaluation, Run
-from storage.process_id import ProcessId, get_process_id
 from storage.runs.changes import start_run
 from storage.runs.sweeps import attach_scheduler, list_sweeps, sweep_runs
 from tests.app.sweep_cases import ABLATION, AUGMENTATION, DELTA, LAMBDA, TAU, seed_sweep

@@ -14,7 +14,6 @@ import pytest
 from app.jobs.launch import ROOT
 from storage.engine import find_schema
 from storage.migrations.upgrade import copy_database
-from storage.process_id import get_process_id
 from tests.process.trainers import emtc, environment, wait_until
 
 HALFWAY = """

@@ -29,7 +29,6 @@ from storage.maintenance.check_run import check_run
 from storage.maintenance.thin import Thinning, thin_run
 from storage.migrations import upgrade
 from storage.models import SCHEMA_VERSION, Base, EpisodeRow, ProjectionRow, Run, SnapshotRow, SweepRow, Transition
-from storage.process_id import process_columns
 from storage.queries.episode_search import find_playbacks
 from storage.queries.episodes import get_trajectory
 from storage.queries.gate import gate_chart

@@ -14,7 +14,8 @@ from sqlalchemy import event
 from emtc_core.errors import CommandTimeoutError, RunStateError
 from storage.engine import Database, open_database
 from storage.retry import Outage
-from storage.runs.changes import claim_start, create_run, finish_run, start_run
+from storage.runs.changes import create_run, finish_run, start_run
+from storage.runs.claims import claim_to_train, make_token
 from storage.runs.control import (
     DatabaseControl,
     Heartbeat,
@@ -23,7 +24,6 @@ from storage.runs.control import (
     send_command,
     wait_for_acknowledgement,
 )
-from storage.runs.lifecycle import State, make_owner
 from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.storage.records import CONFIG, ME
@@ -77,11 +77,11 @@ def test_the_published_status_is_stored_until_the_run_has_ended(db: Database, ru
 
 
 def test_a_stop_asked_of_a_starting_run_waits_for_its_trainer(db: Database, run_id: str) -> None:
-    me = make_owner()
-    claim_start(db, run_id, me)
+    me = make_token()
+    claim_to_train(db, run_id, me)
     send_command(db, run_id, "stop")
-    assert find_run(db, run_id).state == State.STOPPING
-    start_run(db, run_id, **ME, token=me.token)
+    assert find_run(db, run_id).live_status == "stopping"
+    start_run(db, run_id, **ME, token=me)
     control = DatabaseControl(db, run_id)
     assert wait_for(control.poll) == "stop"
     control.close()

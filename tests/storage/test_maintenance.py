@@ -20,7 +20,6 @@ from storage.maintenance.check_run import check_run
 from storage.maintenance.sizes import measure_sizes
 from storage.maintenance.thin import RemovedData, Thinning, count_thinning, thin_run
 from storage.models import EpisodeRow, Run, SnapshotRow, Transition
-from storage.process_id import get_process_id, process_columns
 from storage.queries.curves import evaluations
 from storage.queries.episodes import get_trajectory, list_episodes
 from storage.queries.gate import gate_chart

@@ -10,7 +10,6 @@ from sqlalchemy import insert, text, update
 from emtc_core.errors import StorageError
 from storage.engine import Database
 from storage.models import Base, EpisodeRow, MetricRow, Run, Transition
-from storage.process_id import get_process_id
 from storage.projections import create_job, get_job, list_jobs, save_projection, update_job
 from storage.queries import curves, episodes, gate, memory, projections
 from storage.queries.episode_search import find_playbacks

@@ -23,7 +23,7 @@ from storage.recording import writer
 from storage.recording.writer import DatabaseRecorder
 from storage.retry import retry_transient
 from storage.runs.changes import create_run, finish_run
-from storage.runs.lifecycle import make_owner
+from storage.runs.claims import make_token
 from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.storage.records import (
@@ -348,14 +348,14 @@ def test_a_commit_whose_answer_was_lost_is_not_written_twice(db: Database, monke
 
 
 def test_a_run_waits_for_a_lock_to_go_back_and_to_end(patient: Database) -> None:
-    run_id = create_run(patient, CONFIG, target_steps=1, versions={}, owner=(owner := make_owner()))
+    run_id = create_run(patient, CONFIG, target_steps=1, versions={}, token=(token := make_token()))
     assert patient.path is not None
-    recorder = DatabaseRecorder(patient, run_id, token=owner.token)
+    recorder = DatabaseRecorder(patient, run_id, token=token)
     record_episodes(recorder, 2)
     recorder.flush()
     for act in (
         lambda: recorder.supersede(10, checkpoint="checkpoint-000000000010.pt"),
-        lambda: retry_transient(patient, lambda: finish_run(patient, run_id, "stopped", token=owner.token)),
+        lambda: retry_transient(patient, lambda: finish_run(patient, run_id, "stopped", token=token)),
     ):
         with closing(sqlite3.connect(patient.path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")

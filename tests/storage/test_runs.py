@@ -11,13 +11,12 @@ from emtc_core.errors import RunNotFoundError, RunStateError
 from storage.engine import Database
 from storage.maintenance.check_run import check_run
 from storage.models import Base, Run
-from storage.process_id import get_process_id
 from storage.queries.memory import list_snapshots
 from storage.queries.runs import list_resumes, list_runs
 from storage.recording.writer import DatabaseRecorder
-from storage.runs.changes import claim_start, create_run, find_launch, finish_run, start_run
+from storage.runs.changes import create_run, find_launch, finish_run, start_run
+from storage.runs.claims import claim_to_train, make_token
 from storage.runs.labels import edit_run
-from storage.runs.lifecycle import live_status, make_owner
 from storage.runs.removal import delete_run, remove_run, rewind_run
 from storage.runs.rows import find_run
 from tests.errors import raises
@@ -132,7 +131,7 @@ def test_a_heartbeat_counts_more_than_a_process_that_is_not_seen(db: Database, r
     with raises(RunStateError, reason="running", subject=run_id):
         remove_run(db, run_id)
     with raises(RunStateError, reason="running", subject=run_id):
-        claim_start(db, run_id, make_owner())
+        claim_to_train(db, run_id, make_token())
     set_run(db, run_id, heartbeat_at=datetime.now(UTC) - timedelta(minutes=5))
     assert find_run(db, run_id).live_status == "lost"
 

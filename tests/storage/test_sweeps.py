@@ -13,11 +13,9 @@ from sqlalchemy import select, update
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.models import SCHEMA_VERSION, Run
-from storage.process_id import ProcessId, get_process_id, process_columns
 from storage.runs.changes import finish_run, start_run
 from storage.runs.claims import claim_run
 from storage.runs.control import send_command
-from storage.runs.lifecycle import mark_launched
 from storage.runs.rows import find_run
 from storage.runs.sweeps import (
     PlannedRun,

@@ -28,7 +28,7 @@ from storage.migrations import upgrade
 from storage.migrations.upgrade import copy_database
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, start_again
-from storage.runs.lifecycle import State, make_owner
+from storage.runs.claims import make_token
 from storage.runs.removal import remove_run
 from storage.runs.rows import find_run
 from tests.torture.fleet import storm_config
@@ -61,11 +61,11 @@ def train_reference(folder: Path) -> None:
 def train_new_run(url: str) -> None:
     """Record a run without interruption."""
     db = open_database(url)
-    owner = make_owner()
+    token = make_token()
     run_id = create_run(
-        db, CONFIG.model_dump(mode="json"), target_steps=CONFIG.train.t_max, versions=library_versions(), owner=owner
+        db, CONFIG.model_dump(mode="json"), target_steps=CONFIG.train.t_max, versions=library_versions(), token=token
     )
-    _train(db, run_id, owner.token, resume=False)
+    _train(db, run_id, owner, resume=False)
 
 
 def _make_url(folder: Path) -> str:
@@ -99,14 +99,14 @@ def _train(db: Database, run_id: str, token: str, *, resume: bool) -> None:
 def continue_training(url: str) -> None:
     """Resume each run that is not finished. Start a run again that cannot resume."""
     db = open_database(url)
-    unfinished = [row for run_id in _list_run_ids(db) if (row := find_run(db, run_id)).state != State.FINISHED]
+    unfinished = [row for run_id in _list_run_ids(db) if (row := find_run(db, run_id)).live_status != "finished"]
     for row in unfinished:
         if examine_checkpoints(db, row).can_resume:
             _train(db, row.id, claim_to_resume(db, row.id).token, resume=True)
         else:
-            owner = make_owner()
-            child = start_again(db, row.id, versions=library_versions(), owner=owner)
-            _train(db, child, owner.token, resume=False)
+            token = make_token()
+            child = start_again(db, row.id, versions=library_versions(), token=token)
+            _train(db, child, owner, resume=False)
 
 
 def _continue_training(folder: Path) -> None:

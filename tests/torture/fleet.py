@@ -36,11 +36,10 @@ from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
 from storage.files.places import run_folder
 from storage.private_files import make_private_folder, open_private_append
-from storage.process_id import get_process_id
 from storage.retry import retry_transient
 from storage.runs.changes import create_run, start_again
+from storage.runs.claims import make_token
 from storage.runs.control import send_command
-from storage.runs.lifecycle import State, make_owner, mark_launched
 from storage.runs.rows import find_run
 
 STEPS = 2500
@@ -127,28 +126,28 @@ class Fleet:
             trainer.process.join()
 
     def _launch(self) -> TrainerProcess:
-        owner = make_owner()
+        token = make_token()
         values = self._config.model_dump(mode="json")
         run_id = retry_transient(
             self._db,
-            lambda: create_run(self._db, values, target_steps=self._config.train.t_max, versions={}, owner=owner),
+            lambda: create_run(self._db, values, target_steps=self._config.train.t_max, versions={}, token=token),
         )
-        return self._start(run_id, owner.token, resume=False)
+        return self._start(run_id, owner, resume=False)
 
     def _continue(self, run_id: str) -> TrainerProcess:
         row = find_run(self._db, run_id)
-        if row.state == State.FINISHED:
+        if row.live_status == "finished":
             return self._launch()
-        if row.state == State.FAILED:
+        if row.live_status == "failed":
             self.failures.append(f"{run_id}: {row.error}")
         if examine_checkpoints(self._db, row).can_resume:
             token = claim_to_resume(self._db, run_id).token
             self.resumed += 1
             return self._start(run_id, token, resume=True)
-        owner = make_owner()
-        child = start_again(self._db, run_id, versions=library_versions(), owner=owner)
+        token = make_token()
+        child = start_again(self._db, run_id, versions=library_versions(), token=token)
         self.restarted += 1
-        return self._start(child, owner.token, resume=False)
+        return self._start(child, owner, resume=False)
 
     def _start(self, run_id: str, token: str, *, resume: bool) -> TrainerProcess:
         log = run_folder(self._db, run_id) / LOG_NAME

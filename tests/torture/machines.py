@@ -22,7 +22,7 @@ from app.jobs.train_process import REASON_SUFFIX
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.files.places import run_folder
-from storage.runs.lifecycle import OTHER_OWNER
+from storage.runs.claims import OTHER_OWNER
 from storage.runs.sweeps import PlannedRun, get_sweep, save_sweep
 from tests.torture.c_library import compile_library
 from tests.torture.fleet import STOP_TIMEOUT_S, storm_config

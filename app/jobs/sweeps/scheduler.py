@@ -4,18 +4,17 @@ Each trainer is its own process and continues when the scheduler ends. All state
 be killed at any moment and replaced by another.
 """
 
+import os
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
-from app.jobs.launch import has_local_trainer
 from app.jobs.sweeps.worker import LeaveRequest, TrainerStarter
 from emtc_core.errors import StorageError
 from storage.engine import Database
-from storage.process_id import ProcessId, get_process_id
 from storage.retry import retry_transient
-from storage.runs.claims import claim_run
-from storage.runs.sweeps import Sweep, attach_scheduler, detach_scheduler, get_sweep
+from storage.runs.claims import RunClaimer
+from storage.runs.sweeps import ENDED, Sweep, attach_scheduler, detach_scheduler, get_sweep
 
 POLL_S = 0.5
 
@@ -37,9 +36,9 @@ def run_sweep(
     Raises:
         StorageError: If there is no such sweep.
     """
-    starter = TrainerStarter(db)
-    with attach_this_process(db, sweep_id, jobs) as me:
-        return poll_sweep(db, sweep_id, lambda: start_all(db, sweep_id, me, jobs, starter), on_progress=on_progress)
+    claimer, starter = RunClaimer(db), TrainerStarter(db)
+    with attach_this_process(db, sweep_id, jobs):
+        return poll_sweep(db, sweep_id, lambda: start_all(claimer, sweep_id, jobs, starter), on_progress=on_progress)
 
 
 def poll_sweep(
@@ -72,7 +71,7 @@ def poll_sweep(
         sweep = retry_transient(db, lambda: get_sweep(db, sweep_id))
         on_progress(sweep)
         # a sweep is stopped when every trainer has read its stop command; lost runs do not count
-        is_active = not {"running", "paused", "queued"}.isdisjoint(run.status for run in sweep.runs)
+        is_active = any(run.status not in ENDED and run.status != "lost" for run in sweep.runs)
         if sweep.is_over or (sweep.status == "stopped" and not is_active):
             return sweep
         time.sleep(POLL_S)
@@ -80,23 +79,22 @@ def poll_sweep(
 
 
 @contextmanager
-def attach_this_process(db: Database, sweep_id: str, jobs: int) -> Generator[ProcessId]:
+def attach_this_process(db: Database, sweep_id: str, jobs: int) -> Generator[None]:
     """Record this process as the scheduler of a sweep, and remove the record at the end.
 
     Raises:
         StorageError: If there is no such sweep.
     """
-    me = get_process_id()
-    attach_scheduler(db, sweep_id, me, jobs=jobs)
+    attach_scheduler(db, sweep_id, os.getpid(), jobs=jobs)
     try:
-        yield me
+        yield
     finally:
         with suppress(StorageError):
-            detach_scheduler(db, sweep_id, me)
+            detach_scheduler(db, sweep_id, os.getpid())
 
 
-def start_all(db: Database, sweep_id: str, me: ProcessId, jobs: int, starter: TrainerStarter) -> None:
+def start_all(claimer: RunClaimer, sweep_id: str, jobs: int, starter: TrainerStarter) -> None:
     """Start trainers of queued and lost runs of a sweep while it has free slots."""
-    while claim := claim_run(db, sweep_id, me, jobs=jobs, has_trainer=has_local_trainer):
+    while claim := claimer.claim_in_sweep(sweep_id, jobs=jobs):
         with suppress(StorageError):  # the run is already marked as failed
             starter.start(claim)

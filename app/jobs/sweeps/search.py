@@ -26,12 +26,13 @@ from app.jobs.sweeps.study import RUN, import_optuna, make_pruner, make_sampler,
 from app.jobs.sweeps.worker import TrainerStarter
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
+from storage.runs.claims import RunClaimer
 from storage.runs.control import send_command
 from storage.runs.labels import tag_runs
 from storage.runs.rows import PRUNED, RunRow, shown_status
 from storage.runs.sweeps import PlannedRun, Sweep, get_sweep, queue_run, sweep_runs
 
-_ACTIVE = ("queued", "running", "paused", "lost")
+_ACTIVE = ("queued", "starting", "running", "paused", "stopping", "lost")
 
 
 class _Search:
@@ -155,9 +156,7 @@ class _Search:
             self._request_stop(row)
 
     def _request_stop(self, row: RunRow) -> None:
-        since = row.claimed_at or row.started_at  # a stop command to an earlier trainer does not count
-        is_requested = row.stop_asked_at is not None and since is not None and row.stop_asked_at >= since
-        if not is_requested and row.live_status in ("running", "paused"):
+        if row.live_status in ("running", "paused"):
             with suppress(RunStateError):  # the run has just ended
                 send_command(self._db, row.id, "stop")
 
@@ -191,14 +190,15 @@ def run_search(
             f"Another process already runs the search of sweep {sweep_id}. See its progress with: emtc sweep --list"
         )
     search, starter = _Search(db, remake_plan(get_sweep(db, sweep_id))), TrainerStarter(db)
-    with attach_this_process(db, sweep_id, jobs) as me, warnings.catch_warnings():
+    claimer = RunClaimer(db)
+    with attach_this_process(db, sweep_id, jobs), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna warns about experimental features
 
         def fill() -> None:
             if get_sweep(db, sweep_id).status == "active":
                 search.update(jobs)
             if trains:
-                start_all(db, sweep_id, me, jobs, starter)
+                start_all(claimer, sweep_id, jobs, starter)
 
         ended = poll_sweep(db, sweep_id, fill, on_progress=on_progress)
         # report the runs that ended last; a stopped search can be continued, so its stopped runs stay open
