@@ -87,7 +87,7 @@ def seed_sweep(db: Database, text: str, *, unfinished: tuple[int, ...] = ()) -> 
 
 
 def _train(db: Database, run_id: str, *, wins: int) -> None:
-    start_run(db, run_id, get_process_id(), device="cpu")
+    start_run(db, run_id, device="cpu")
     recorder = DatabaseRecorder(db, run_id)
     for step, won in ((250, 0), (500, wins), (1000, wins)):
         flags = np.arange(16) < won

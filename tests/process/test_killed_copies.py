@@ -2,10 +2,10 @@
 
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -69,21 +69,12 @@ def test_a_copy_that_was_killed_is_not_there_and_the_next_one_has_its_name(tmp_p
     assert list(tmp_path.glob(".begun-copy.*")) == [], "what the killed one had begun takes room for ever"
 
 
-def test_a_copy_is_deleted_only_if_its_process_has_ended_or_it_was_not_written_for_a_day(tmp_path: Path) -> None:
-    me, path = get_process_id(), tmp_path / "x.db"
+def test_a_copy_is_deleted_only_if_its_process_of_this_host_has_ended(tmp_path: Path) -> None:
+    path, host = tmp_path / "x.db", socket.gethostname()
     path.write_bytes(OLD.read_bytes())
-    assert me.key is not None
-    space, _, start = me.key.rpartition("/")
-    files = {}
-    for name, key in (("mine", me.key), ("reused pid", f"{space}/{int(start) - 1}"), ("container", f"boot/1/{start}")):
-        files[name] = tmp_path / f".begun-copy.{me.host}.{me.pid}.{key.replace('/', '~')}.x.db"
-        files[name].touch()
-    files["old container"] = tmp_path / f".begun-copy.{me.host}.1.boot~1~7.x.db"
-    files["old container"].touch()
-    two_days_ago = time.time() - 2 * 86_400
-    os.utime(files["old container"], (two_days_ago, two_days_ago))
-    os.utime(files["mine"], (two_days_ago, two_days_ago))
-    files["elsewhere"] = tmp_path / ".begun-copy.elsewhere.1.boot~1~7.x.db"
-    files["elsewhere"].touch()
+    names = {"mine": f"{host}.{os.getpid()}", "ended": f"{host}.{2**22 + 1}", "elsewhere": f"elsewhere.{2**22 + 1}"}
+    files = {name: tmp_path / f".begun-copy.{process}.x.db" for name, process in names.items()}
+    for file in files.values():
+        file.touch()
     copy_database(path)
-    assert [name for name, file in files.items() if file.exists()] == ["mine", "container", "elsewhere"]
+    assert [name for name, file in files.items() if file.exists()] == ["mine", "elsewhere"]

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import random
 import shutil
 import sqlite3
@@ -38,7 +39,7 @@ from storage.runs.labels import tag_runs
 from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.hostile import make_bomb
-from tests.storage.records import CONFIG, ME, record_everything
+from tests.storage.records import CONFIG, record_everything
 
 MADE_BY = "emtc-lab test"
 INDEXES = "FROM sqlite_master WHERE type = 'index' AND sql NOT NULL"
@@ -50,7 +51,7 @@ def fill(db: Database, *, status: str = "finished", sweep_id: str | None = None)
     record_everything(db, run_id)
     with db.transaction() as connection:
         values = {
-            **process_columns(ME["process"]),
+            "pid": os.getpid(),
             "status": status,
             "host": "secret-host",
             "launch_token": run_id,
@@ -486,7 +487,7 @@ def test_a_thinned_run_can_be_bundled(tmp_path: Path) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     run_id = fill(db)
     with db.transaction() as connection:
-        connection.execute(update(Run).values(**dict.fromkeys(("pid", "pid_created_at", "process_key", "owner_token"))))
+        connection.execute(update(Run).values(pid=None, owner_token=None))
     thin_run(db, run_id, Thinning(trajectories=True, transitions=True))
     write_bundle(db, [run_id], tmp_path / "s.emtc", WHOLE, made_by=MADE_BY)
     there = opened(tmp_path / "s.emtc", tmp_path / "cache")

@@ -231,7 +231,7 @@ def make_stored(folder: Path) -> tuple[Database, str]:
     run_id = fill(db, sweep_id="sweep1")
     with db.transaction() as connection:
         connection.exec_driver_sql(
-            "UPDATE runs SET status = 'finished', pid = NULL, pid_created_at = NULL, host = NULL, "
+            "UPDATE runs SET status = 'finished', pid = NULL, host = NULL, "
             "config = json_set(config, '$.memory', json('{\"capacity\": 1000}'))"
         )
         created = connection.execute(select(Run.created_at)).scalar_one()

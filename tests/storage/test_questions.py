@@ -119,7 +119,7 @@ def test_a_resume_takes_the_answers_of_superseded_steps_with_them_and_numbers_no
     ]
     assert find_playbacks(db, run_id).frame["episode"].tolist() == [get_first_playback(kept)]
     again = send_command(db, run_id, "evaluate")
-    recorder = DatabaseRecorder(db, run_id)
+    recorder = DatabaseRecorder(db, run_id, token=token)
     recorder.record_answer(AnswerRecord(again, make_evaluation(20)))
     recorder.close()
     assert find_playbacks(db, run_id).frame["episode"].tolist() == [get_first_playback(kept), get_first_playback(again)]
@@ -142,9 +142,9 @@ def test_what_nobody_can_answer_is_refused_in_words(db: Database, run_id: str) -
     with raises(RunStateError, reason="not_a_play", subject="evaluate"):
         send_command(db, run_id, "evaluate", episode=1)
     send_command(db, run_id, "stop")
-    with raises(RunStateError, reason="no_trainer", subject=run_id):
+    with raises(RunStateError, reason="stopping", subject=run_id):
         send_command(db, run_id, "evaluate")
     finish_run(db, run_id, "stopped")
-    with raises(RunStateError, reason="no_trainer", subject=run_id):
+    with raises(RunStateError, reason="stopped", subject=run_id):
         send_command(db, run_id, "play")
     assert list_evaluation_requests(db, find_run(db, run_id)) == []

@@ -296,7 +296,7 @@ def test_shelves_take_runs_out_of_sight_and_bring_them_back(db: Database) -> Non
 
 def test_what_is_at_work_is_not_archived_and_what_is_resumed_is_listed_again(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
-    with raises(RunStateError, reason="at_work", subject=run_id):
+    with raises(RunStateError, reason="running", subject=run_id):
         set_visibility(db, [run_id], "archive")
     finish_run(db, run_id, "stopped")
     set_visibility(db, [run_id], "archive")

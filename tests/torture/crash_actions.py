@@ -65,7 +65,7 @@ def train_new_run(url: str) -> None:
     run_id = create_run(
         db, CONFIG.model_dump(mode="json"), target_steps=CONFIG.train.t_max, versions=library_versions(), token=token
     )
-    _train(db, run_id, owner, resume=False)
+    _train(db, run_id, token, resume=False)
 
 
 def _make_url(folder: Path) -> str:
@@ -102,11 +102,11 @@ def continue_training(url: str) -> None:
     unfinished = [row for run_id in _list_run_ids(db) if (row := find_run(db, run_id)).live_status != "finished"]
     for row in unfinished:
         if examine_checkpoints(db, row).can_resume:
-            _train(db, row.id, claim_to_resume(db, row.id).token, resume=True)
+            _train(db, row.id, claim_to_resume(db, row.id), resume=True)
         else:
             token = make_token()
             child = start_again(db, row.id, versions=library_versions(), token=token)
-            _train(db, child, owner, resume=False)
+            _train(db, child, token, resume=False)
 
 
 def _continue_training(folder: Path) -> None:
@@ -118,7 +118,9 @@ def find_wrong_training(url: str) -> list[str]:
     with opened_database(url) as db:
         rows = [find_run(db, run_id) for run_id in _list_run_ids(db)]
         parents = {row.parent_id for row in rows}
-        unfinished = [f"{row.id} is {row.state}" for row in rows if row.state != "finished" and row.id not in parents]
+        unfinished = [
+            f"{row.id} is {row.live_status}" for row in rows if row.live_status != "finished" and row.id not in parents
+        ]
         return unfinished + find_wrong(db, CONFIG)
 
 

@@ -190,7 +190,7 @@ def test_a_trainer_that_lost_its_run_to_another_owner_is_counted(recorded: Datab
     (folder / LOG_NAME).write_text("\n".join(["Training starts.", *lines, ""]))
     machines = Machines(recorded, [])
     assert machines.count_ownership_lost() == 1
-    assert "2 queued" in machines.summarize_sweep()
+    assert "1 queued, 1 starting" in machines.summarize_sweep()
     recorded.dispose()
 
 
