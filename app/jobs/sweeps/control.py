@@ -16,7 +16,7 @@ from app.jobs.sweeps.study import list_reported_runs
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, RunStateError
 from storage.engine import Database, sweep_folder
-from storage.runs.control import send_command
+from storage.runs.control import stop_run
 from storage.runs.rows import RunRow, shown_status
 from storage.runs.sweeps import (
     Sweep,
@@ -125,7 +125,7 @@ def stop_sweep_and_runs(db: Database, sweep_id: str) -> tuple[int, int]:
     n_commands = 0
     for run_id in active:
         try:
-            send_command(db, run_id, "stop")
+            stop_run(db, run_id)
             n_commands += 1
         except RunStateError:  # the run or its trainer has just ended
             continue
