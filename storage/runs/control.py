@@ -190,9 +190,7 @@ def send_command(db: Database, run_id: str, command: Command | QuestionKind, *, 
     row = find_run(db, run_id)
     check_allowed(row.id, row.live_status, _ACTIONS[command])
     if row.live_status == "queued":  # `stop_run` stops it
-        raise RunStateError(
-            f"Run {row.id} is queued. No trainer reads its commands.", reason="queued", subject=row.id
-        )
+        raise RunStateError(f"Run {row.id} is queued. No trainer reads its commands.", reason="queued", subject=row.id)
     if episode is not None:
         if command != "play":
             raise RunStateError(

@@ -158,7 +158,7 @@ def test_a_second_signal_ends_a_worker_and_its_trainer_at_once(tmp_path: Path) -
     worker.terminate()
     assert worker.wait(timeout=60) == 1
     wait_until(lambda: not psutil.pid_exists(pid), what="the trainer's end")
-    assert find_run(db, run_id).live_status == "lost"
+    wait_until(lambda: find_run(db, run_id).live_status == "lost", what="the lost status")
     db.dispose()
 
 

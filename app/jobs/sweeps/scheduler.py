@@ -5,15 +5,16 @@ be killed at any moment and replaced by another.
 """
 
 import os
+import subprocess
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
 from app.jobs.sweeps.worker import LeaveRequest, TrainerStarter
-from emtc_core.errors import StorageError
+from emtc_core.errors import RunNotFoundError, RunStateError, StorageError
 from storage.engine import Database
 from storage.retry import retry_transient
-from storage.runs.claims import RunClaimer
+from storage.runs.claims import ClaimedRun, RunClaimer, return_to_queue
 from storage.runs.sweeps import ENDED, Sweep, attach_scheduler, detach_scheduler, get_sweep
 
 POLL_S = 0.5
@@ -36,9 +37,9 @@ def run_sweep(
     Raises:
         StorageError: If there is no such sweep.
     """
-    claimer, starter = RunClaimer(db), TrainerStarter(db)
+    starter = SweepStarter(db, sweep_id, jobs=jobs)
     with attach_this_process(db, sweep_id, jobs):
-        return poll_sweep(db, sweep_id, lambda: start_all(claimer, sweep_id, jobs, starter), on_progress=on_progress)
+        return poll_sweep(db, sweep_id, starter.fill, on_progress=on_progress)
 
 
 def poll_sweep(
@@ -93,8 +94,40 @@ def attach_this_process(db: Database, sweep_id: str, jobs: int) -> Generator[Non
             detach_scheduler(db, sweep_id, os.getpid())
 
 
-def start_all(claimer: RunClaimer, sweep_id: str, jobs: int, starter: TrainerStarter) -> None:
-    """Start trainers of queued and lost runs of a sweep while it has free slots."""
-    while claim := claimer.claim_in_sweep(sweep_id, jobs=jobs):
-        with suppress(StorageError):  # the run is already marked as failed
-            starter.start(claim)
+class SweepStarter:
+    """Claims the runs of one sweep and starts their trainers while the sweep has free slots."""
+
+    def __init__(
+        self,
+        db: Database,
+        sweep_id: str,
+        *,
+        jobs: int,
+        start: Callable[[ClaimedRun], subprocess.Popen[bytes] | None] | None = None,
+    ) -> None:
+        """Prepare the starts.
+
+        Args:
+            db: An open database.
+            sweep_id: The sweep.
+            jobs: Number of runs at once.
+            start: Starts the trainer of a claimed run; None: `TrainerStarter.start`.
+        """
+        self._db, self._sweep_id, self._jobs = db, sweep_id, jobs
+        self._claimer, self._start = RunClaimer(db), start or TrainerStarter(db).start
+        self._trainers: dict[ClaimedRun, subprocess.Popen[bytes]] = {}
+
+    def fill(self) -> None:
+        """Return runs to the queue whose trainer has ended without recording its end, and start queued and lost runs.
+
+        Raises:
+            StorageError: If the database does not answer at the moment.
+        """
+        for claim in [claim for claim, process in self._trainers.items() if process.poll() is not None]:
+            with suppress(RunStateError, RunNotFoundError):  # it has recorded its end, or its run is deleted
+                return_to_queue(self._db, claim.run_id, token=claim.token, is_launcher=True)
+            del self._trainers[claim]
+        while claim := self._claimer.claim_in_sweep(self._sweep_id, jobs=self._jobs):
+            with suppress(StorageError):  # the run is already marked as failed
+                if (process := self._start(claim)) is not None:
+                    self._trainers[claim] = process

@@ -21,12 +21,10 @@ from app.analysis.quantities import find_quantity
 from app.analysis.series import read_seeds
 from app.jobs.sweeps.control import remake_plan
 from app.jobs.sweeps.plan import Plan, make_trial, trial_key
-from app.jobs.sweeps.scheduler import attach_this_process, poll_sweep, start_all
+from app.jobs.sweeps.scheduler import SweepStarter, attach_this_process, poll_sweep
 from app.jobs.sweeps.study import RUN, import_optuna, make_pruner, make_sampler, open_study, suggest
-from app.jobs.sweeps.worker import TrainerStarter
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
-from storage.runs.claims import RunClaimer
 from storage.runs.control import send_command
 from storage.runs.labels import tag_runs
 from storage.runs.rows import PRUNED, RunRow, shown_status
@@ -189,8 +187,7 @@ def run_search(
         raise RunStateError(
             f"Another process already runs the search of sweep {sweep_id}. See its progress with: emtc sweep --list"
         )
-    search, starter = _Search(db, remake_plan(get_sweep(db, sweep_id))), TrainerStarter(db)
-    claimer = RunClaimer(db)
+    search, starter = _Search(db, remake_plan(get_sweep(db, sweep_id))), SweepStarter(db, sweep_id, jobs=jobs)
     with attach_this_process(db, sweep_id, jobs), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna warns about experimental features
 
@@ -198,7 +195,7 @@ def run_search(
             if get_sweep(db, sweep_id).status == "active":
                 search.update(jobs)
             if trains:
-                start_all(claimer, sweep_id, jobs, starter)
+                starter.fill()
 
         ended = poll_sweep(db, sweep_id, fill, on_progress=on_progress)
         # report the runs that ended last; a stopped search can be continued, so its stopped runs stay open
