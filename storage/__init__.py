@@ -1,7 +1,7 @@
 """The database. Scripts and notebooks open it with `open_database` (see `storage.api`).
 
 The modules in this folder are used by all sub-packages (`models`, `schema`, `engine`, `frames`, `blobs`, `guards`,
-`column_types`, `files`, `private_files`, `process_id`, `retry`), or are small topics (`notebook`, `projections`,
+`column_types`, `files`, `private_files`, `retry`), or are small topics (`notebook`, `projections`,
 `alerts`, `figures`).
 
 The sub-packages import only those to their left: `runs` < `recording`, `queries` < `maintenance` < `bundles`, `sql`.

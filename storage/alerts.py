@@ -19,7 +19,8 @@ from storage.models import Evaluation, MetricRow, Run
 from storage.private_files import make_private_folder, read_tail
 from storage.queries.gate_state import gate_states, idle_incentives
 from storage.queries.search_terms import SearchContext
-from storage.runs.rows import STATE_COLUMNS, observe
+from storage.runs.rows import read_live_status
+from storage.runs.status import NOT_ENDED, STATUS_COLUMNS, read_clock
 
 MOST_RUNS = 200
 """Maximum number of runs for which alerts are computed."""
@@ -28,8 +29,7 @@ READ_FILE_NAME = "alerts-read.json"
 _MAX_FILE_BYTES = 1 << 20
 _MAX_KEYS = 2000
 _NAN_METRICS = ("train/loss", "train/grad_norm", "train/q_taken")
-_NOT_ENDED = ("queued", "running", "paused")
-_COLUMNS = (*(*STATE_COLUMNS, Run.name, Run.env_steps, Run.target_steps, Run.ended_at, Run.win_rate, Run.error),)
+_COLUMNS = (*(*STATUS_COLUMNS, Run.name, Run.env_steps, Run.target_steps, Run.ended_at, Run.win_rate, Run.error),)
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RunFacts:
     id: str
     name: str
     status: str
-    """The live status, which may be `lost`."""
+    """The status that people see, see `runs.status`."""
     env_steps: int
     target_steps: int
     ended_at: datetime | None
@@ -62,15 +62,16 @@ class RunFacts:
 
 def alert_facts(db: Database, *, since: timedelta) -> list[RunFacts]:
     """Which data do alerts need of the newest runs that have not ended, or ended within `since`? At most 200 runs."""
-    recent = or_(Run.status.in_(_NOT_ENDED), Run.ended_at >= datetime.now(UTC) - since)
+    recent = or_(Run.status.in_(NOT_ENDED), Run.ended_at >= datetime.now(UTC) - since)
     _, rule, _ = SearchContext(db.dialect).setting("memory.success")
     is_threshold = func.coalesce(rule == "return_threshold", false()).label("has_return_threshold")
     newest = select(*_COLUMNS, is_threshold).where(recent).order_by(Run.created_at.desc(), Run.id).limit(MOST_RUNS)
     with db.read() as connection:
         rows = connection.execute(newest).all()
-        states = {row.id: observe(db, row)[0] for row in rows}
+        now = read_clock(connection)
+        statuses = {row.id: read_live_status(db, row, now)[0] for row in rows}
         ids = [row.id for row in rows]
-        running = [run_id for run_id in ids if states[run_id] == "running"]
+        running = [run_id for run_id in ids if statuses[run_id] == "running"]
         scores, nans = _read_scores(connection, running), _find_first_nans(connection, running)
     gates, incentives = gate_states(db, running), idle_incentives(db, running)
     idle = {run_id: gate.sentence for run_id, gate in gates.items() if gate.state == "idle"}
@@ -78,7 +79,7 @@ def alert_facts(db: Database, *, since: timedelta) -> list[RunFacts]:
         RunFacts(
             row.id,
             row.name,
-            states[row.id],
+            statuses[row.id],
             row.env_steps,
             row.target_steps,
             row.ended_at,

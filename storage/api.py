@@ -91,7 +91,7 @@ class OpenDatabase(Database):
 
         Returns:
             One row per run with the columns of `runs`; units as in `models.py` [unit varies]. `status` is the stored
-            status, `live_status` the current one, which may be `lost`.
+            status, `live_status` the one that pages show (see `storage.runs.status`).
 
         Raises:
             ConfigError: If the search is invalid.

@@ -23,7 +23,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from emtc_core.errors import StorageError
 from emtc_core.install import get_install_command
-from storage import address, clock
+from storage import address
 from storage.guards import check_identifier, hide_passwords, make_unreadable_error, shorten
 from storage.schema import create_tables, has_tables
 
@@ -295,14 +295,6 @@ def _server_engine(url: URL) -> Engine:
         engine = create_engine(url, pool_pre_ping=True, json_serializer=_serialize_json)
     except ModuleNotFoundError as error:
         raise StorageError(f"PostgreSQL needs psycopg. Install it with: {get_install_command('postgres')}") from error
-
-    @event.listens_for(engine, "checkout")
-    def _update_clock(connection: Any, *_: object) -> None:
-        if clock.is_due():
-            (server,) = connection.execute("SELECT clock_timestamp()").fetchone()
-            connection.rollback()
-            clock.set_server_time(server)
-
     return engine
 
 

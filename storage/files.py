@@ -11,6 +11,8 @@ import logging
 import os
 import shutil
 import tempfile
+import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -21,6 +23,9 @@ from storage.guards import check_identifier, shorten
 from storage.private_files import FILE_MODE, make_private_folder, read_tail
 
 FILES_VARIABLE: Final = "EMTC_FILES"
+STATE_FILE: Final = "recorder.state"
+REWRITE_S: Final = 2.0
+"""Interval at which a waiting recorder writes its state file again."""
 _STATE_BYTES: Final = 512
 
 _log = logging.getLogger(__name__)
@@ -166,10 +171,11 @@ def remove_run_folder(db: Database, run_id: str) -> None:
 
 
 class StateFile:
-    """The file `recorder.state` in a run's folder. It contains why the recorder waits, and is blank if it does not.
+    """The file STATE_FILE in a run's folder. It contains why the recorder waits, and is blank if it does not.
 
     The database cannot store the reason, because it is locked, its disk is full or its server cannot be reached. The
-    file is created at the start of a training and changed in place, which needs no free disk block.
+    file is created at the start of a training and changed in place, which needs no free disk block. While the recorder
+    waits, a thread rewrites the file, so that a fresh file shows that the trainer exists.
     """
 
     def __init__(self, db: Database, run_id: str) -> None:
@@ -178,10 +184,12 @@ class StateFile:
         Raises:
             StorageError: As `run_folder`.
         """
-        self._path = run_folder(db, run_id) / "recorder.state"
+        self._path = run_folder(db, run_id) / STATE_FILE
+        self._text = ""
+        self._changed, self._is_removed = threading.Condition(), False
 
     def prepare(self) -> None:
-        """Create the file while there is free space.
+        """Create the file while there is free space, and start the thread that rewrites it.
 
         Raises:
             StorageError: If the run's folder cannot be written.
@@ -192,29 +200,52 @@ class StateFile:
             self._path.write_bytes(_pad(""))
         except OSError as error:
             raise StorageError(f"The run's folder {self._path.parent} cannot be written: {error.strerror}.") from error
+        threading.Thread(target=self._rewrite, name="recorder-state", daemon=True).start()
 
     def write(self, text: str) -> None:
         """Replace the text. An error is only logged."""
+        with self._changed:
+            self._text = text
+            self._write()
+            self._changed.notify()
+
+    def remove(self) -> None:
+        """Delete the file if it exists, and end the thread."""
+        with self._changed:
+            self._is_removed = True
+            self._changed.notify()
+            self._path.unlink(missing_ok=True)
+
+    def _rewrite(self) -> None:
+        """Write the file again every REWRITE_S while the recorder waits. Its own writes may block for longer."""
+        with self._changed:
+            while not self._is_removed:
+                self._changed.wait(REWRITE_S if self._text else None)
+                if self._text and not self._is_removed:
+                    self._write()
+
+    def _write(self) -> None:
         try:
             with self._path.open("r+b") as file:
-                file.write(_pad(text))
+                file.write(_pad(self._text))
         except OSError as error:
             _log.warning("cannot write %s: %s", self._path, error)
 
-    def read(self) -> str | None:
-        """Read why the recorder waits; None if it does not wait."""
-        return read_tail(self._path, _STATE_BYTES).decode(errors="replace").strip() or None
 
-    def remove(self) -> None:
-        """Delete the file if it exists."""
-        self._path.unlink(missing_ok=True)
+def read_stall_reason(db: Database, run_id: str, *, max_age_s: float) -> str | None:
+    """Read why a run's recorder waits; None if it does not wait or its folder is not on this machine.
 
-
-def read_stall_reason(db: Database, run_id: str) -> str | None:
-    """Read why a run's recorder waits; None if it does not wait or its folder is not on this machine."""
+    Args:
+        db: The database.
+        run_id: The run.
+        max_age_s: A file that was not written for this time does not count, because its trainer has ended [s].
+    """
     try:
-        return StateFile(db, run_id).read()
-    except StorageError:  # EMTC_FILES cannot be used
+        path = run_folder(db, run_id) / STATE_FILE
+        if time.time() - path.stat().st_mtime > max_age_s:
+            return None
+        return read_tail(path, _STATE_BYTES).decode(errors="replace").strip() or None
+    except (OSError, StorageError):  # there is no file, or EMTC_FILES cannot be used
         return None
 
 

@@ -93,8 +93,8 @@ class Run(Base):
     )
     status: Mapped[Status] = column(
         _WORD,
-        doc="queued, running, paused, finished, stopped or failed; a lost run still has its last status",
-        info={USE: ColumnUse("Status", on_home=True)},  # a search compares the live status
+        doc="queued, running, paused, finished, stopped or failed; lists show starting, stopping and lost, too",
+        info={USE: ColumnUse("Status", on_home=True)},  # a search compares the status of `runs.status`
     )
     env_steps: Mapped[int] = column(
         default=0,
@@ -110,12 +110,6 @@ class Run(Base):
     ended_at: Mapped[datetime | None] = column(doc="end of the training (UTC)")
     heartbeat_at: Mapped[datetime | None] = column(doc="last heartbeat of the trainer (UTC)")
     pid: Mapped[int | None] = column(info={USE: ColumnUse(is_listed=False, is_bundled=False)})
-    pid_created_at: Mapped[float | None] = column(
-        info={USE: ColumnUse(is_listed=False, is_public=False, is_bundled=False)}
-    )
-    process_key: Mapped[str | None] = column(
-        Text, info={USE: ColumnUse(is_listed=False, is_public=False, is_bundled=False)}
-    )
     host: Mapped[str | None] = column(Text, info={USE: ColumnUse(search="host", is_listed=False, is_bundled=False)})
     device: Mapped[str | None] = column(
         Text, doc="cpu or cuda; imported if another program trained it", info={USE: ColumnUse(search="device")}
@@ -158,7 +152,7 @@ class Run(Base):
     )
     owner_token: Mapped[str | None] = column(
         Text,
-        doc="token of the process that may write the run",
+        doc="token of the process that may write the run; NULL: no owner",
         info={USE: ColumnUse(is_listed=False, is_public=False, is_bundled=False)},
     )
     claimed_at: Mapped[datetime | None] = column(
@@ -191,8 +185,6 @@ class SweepRow(Base):
     created_at: Mapped[datetime]
     jobs: Mapped[int] = column(Integer, doc="maximum number of runs trained at the same time")
     pid: Mapped[int | None]  # of the scheduler that was attached last
-    pid_created_at: Mapped[float | None]
-    process_key: Mapped[str | None] = column(Text)
     host: Mapped[str | None] = column(Text)
     plan: Mapped[dict[str, Any]] = column(doc="the sweep file and the planned runs (JSON)")
 
@@ -483,8 +475,6 @@ class Job(Base):
     status: Mapped[str] = column(_WORD)
     progress: Mapped[float] = column(default=0.0, doc="0 to 1")
     pid: Mapped[int | None]
-    pid_created_at: Mapped[float | None]
-    process_key: Mapped[str | None] = column(Text)
     host: Mapped[str | None] = column(Text)
     error: Mapped[str | None] = column(Text)
     created_at: Mapped[datetime]

@@ -3,12 +3,14 @@
 A projection has 2 coordinates per node for a map, or all embedding dimensions of a newly fitted embedder.
 """
 
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 from sqlalchemy import insert, select, update
 
@@ -16,7 +18,6 @@ from emtc_core.errors import StorageError
 from storage.blobs import pack
 from storage.engine import Database
 from storage.models import Job, ProjectionRow, SnapshotRow
-from storage.process_id import ProcessId, is_process_missing, process_columns
 from storage.queries.projections import EMBEDDING_PREFIX
 
 JobStatus = Literal["queued", "running", "finished", "failed", "cancelled"]
@@ -126,7 +127,7 @@ def update_job(
     *,
     status: JobStatus | None = None,
     progress: float | None = None,
-    process: ProcessId | None = None,
+    pid: int | None = None,
     error: str | None = None,
 ) -> None:
     """Change fields of a job. None does not change a field, and a cancelled job is not changed.
@@ -136,13 +137,13 @@ def update_job(
         job_id: The job.
         status: The new status.
         progress: Fraction of the work that is done, in [0, 1].
-        process: The process that computes the projection.
+        pid: The process of this machine that computes the projection.
         error: Why the job failed.
     """
     fields = {"status": status, "progress": progress, "error": error}
     values = {name: value for name, value in fields.items() if value is not None}
-    if process is not None:
-        values |= process_columns(process)
+    if pid is not None:
+        values |= {"pid": pid, "host": socket.gethostname()}
     with db.transaction() as connection:
         connection.execute(
             update(Job)
@@ -174,13 +175,15 @@ def list_jobs(db: Database, snapshot_id: int) -> list[JobRow]:
 
 
 def _make_row(row: Any) -> JobRow:
-    status = "lost" if row.status in ("queued", "running") and is_process_missing(row) else row.status
+    is_lost = False
+    if row.status in ("queued", "running") and row.pid is not None and row.host == socket.gethostname():
+        is_lost = not psutil.pid_exists(row.pid)
     return JobRow(
         row.id,
         row.snapshot_id,
         row.method,
         row.params,
-        status,
+        "lost" if is_lost else row.status,
         row.progress,
         row.pid,
         row.error,

@@ -36,10 +36,8 @@ from storage.maintenance.backup import vacuum as vacuum_database
 from storage.maintenance.check import check_database
 from storage.maintenance.sizes import KINDS, measure_sizes
 from storage.maintenance.thin import RemovedData, Thinning, count_thinning, thin_run
-from storage.queries.runs import list_runs
-from storage.runs import lifecycle
-from storage.runs.lifecycle import Event
-from storage.runs.rows import find_run, get_state
+from storage.queries.runs import get_rows, list_runs
+from storage.runs.status import allows
 from storage.sql import reader_role
 from storage.sql.glossary import describe_schema
 from storage.sql.query import DEFAULT_ROWS, DEFAULT_SECONDS, MAX_ROWS, MAX_SECONDS, run_query
@@ -234,8 +232,8 @@ def sql(
 
 def _list_ended(db: Database) -> list[str]:
     """List the runs that can be thinned, and print the ids of the others."""
-    rows = [find_run(db, run_id) for run_id in list_runs(db, None)["id"]]
-    active = [row.id for row in rows if not lifecycle.allows(get_state(row), Event.THIN)]
+    rows = get_rows(db, list_runs(db, None)["id"].tolist())
+    active = [row.id for row in rows if not allows(row.live_status, "thin")]
     if active:
         print_message(f"Skipped, because they are active or have not started: {', '.join(active)}.")
     return [row.id for row in rows if row.id not in active]

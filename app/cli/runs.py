@@ -32,14 +32,13 @@ from storage.files import run_folder
 from storage.queries.gate_state import GateState, gate_state, idle_incentives
 from storage.queries.run_search import SORTS, TABLE_COLUMNS, RunFilter, Visibility, matching_ids, run_rows
 from storage.queries.runs import list_resumes
-from storage.runs import lifecycle
 from storage.runs.control import request_stop, send_and_wait
 from storage.runs.labels import VisibilityAction, edit_run, note_runs, set_visibility, tag_runs
-from storage.runs.lifecycle import Event, LiveStatus
-from storage.runs.rows import RunRow, find_run, get_state, imported_label
+from storage.runs.rows import RunRow, find_run, imported_label
+from storage.runs.status import Status, check_allowed
 
 PAGE, MAX_ROWS, MAX_EPISODE = 200, 1_000_000, 10**15
-STATUSES = get_args(LiveStatus)
+STATUSES = get_args(Status)
 _KIND = "evaluate: play the episodes of an evaluation; play: play one episode"
 _EPISODE = "play: repeat the start of this training episode"
 _WAIT = "Maximum time to wait for the answer after the trainer has read the question [s]"
@@ -231,6 +230,7 @@ def show(run: RunPrefix = None, where: Where = None, db: DatabaseUrl = DEFAULT_D
     database = open_database(db, read_only=True)
     row = choose_run(database, run, where)
     facts: dict[str, Any] = {**asdict(row), "folder": _folder(database, row.id)}
+    facts["status"] = facts.pop("live_status")
     del facts["owner_token"]
     facts["gate"] = _gate_facts(gate_state(database, row.id))
     facts["no_success"] = idle_incentives(database, [row.id]).get(row.id)
@@ -264,12 +264,7 @@ def stop(runs: Runs = None, where: Where = None, db: DatabaseUrl = DEFAULT_DATAB
 def pause(runs: Runs = None, where: Where = None, db: DatabaseUrl = DEFAULT_DATABASE) -> int:
     """Pause runs between two environment steps. The exit code is 1 if a trainer does not respond."""
     database = open_database(db, create=False)
-
-    def pause_run(run_id: str) -> str:
-        lifecycle.check_allowed(run_id, find_run(database, run_id).state, Event.PAUSE)
-        return send_and_wait(database, run_id, "pause")
-
-    return apply_to_runs(choose_runs(database, runs, where), pause_run)
+    return apply_to_runs(choose_runs(database, runs, where), lambda run_id: send_and_wait(database, run_id, "pause"))
 
 
 def apply_to_runs(run_ids: Sequence[str], command: Callable[[str], str]) -> int:
@@ -334,7 +329,7 @@ def delete(
     database = open_database(db, create=False)
     run_ids = choose_runs(database, runs, where)
     for run_id in run_ids:
-        lifecycle.check_allowed(run_id, get_state(find_run(database, run_id)), Event.DELETE)
+        check_allowed(run_id, find_run(database, run_id).live_status, "delete")
     contents = {run_id: count_run_contents(database, run_id) for run_id in run_ids}
     if not yes and sys.stdin.isatty():
         if len(run_ids) > 1:

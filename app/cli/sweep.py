@@ -4,8 +4,7 @@ import os
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
-from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
@@ -34,8 +33,9 @@ from emtc_core.errors import ClusterError, StorageError
 from storage.engine import Database, check_not_read_only, open_database
 from storage.files import check_files_folder, describe_files_folder
 from storage.retry import open_with_retry
-from storage.runs.claims import NO_LIMIT, ClaimedRun, claim_next_run, claim_run
-from storage.runs.rows import shown_status
+from storage.runs.claims import NO_LIMIT
+from storage.runs.rows import PRUNED, shown_status
+from storage.runs.status import Status
 from storage.runs.sweeps import Sweep, get_sweep, list_sweeps, sweep_runs
 
 Jobs = Annotated[
@@ -281,10 +281,10 @@ def _find_best_trial(database: Database, sweep: Sweep) -> dict[str, Any] | None:
 
 
 def _describe_active(database: Database, sweep_id: str) -> str:
-    n_running = get_sweep(database, sweep_id).counts["running"]
-    if not n_running:
+    n_active = get_sweep(database, sweep_id).n_active
+    if not n_active:
         return "No trainer is running."
-    return f"{n_running} trainer(s) are still running; stop them with: emtc sweep {sweep_id} --stop."
+    return f"{n_active} trainer(s) are still running; stop them with: emtc sweep {sweep_id} --stop."
 
 
 def _summary(sweep: Sweep) -> str:
@@ -360,10 +360,7 @@ def _print_sweeps(database: Database, *, json: bool) -> int:
             "name": item.name,
             "status": "waiting" if item.state == "lost" else item.state,
             "runs": len(item.runs),
-            **{
-                status: item.counts[status]
-                for status in ("finished", "running", "queued", "stopped", "pruned", "failed", "lost")
-            },
+            **{status: item.counts[status] for status in (*get_args(Status), PRUNED)},
             "done": round(item.progress, 4) if json else format_percent(item.progress),
             "seconds_left": item.seconds_left() if json else format_duration(item.seconds_left()),
             "scheduler": item.has_scheduler if json else ("running" if item.has_scheduler else format_number(None)),
@@ -399,10 +396,15 @@ def worker(
         if gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)  # the trainers inherit it
         try:
-            claim: Callable[..., ClaimedRun | None] = claim_next_run
-            if sweep:
-                claim = partial(claim_run, sweep_id=get_sweep(database, sweep).id, jobs=at_most or NO_LIMIT)
-            done = WorkerLoop(database, jobs=jobs, leave=leave, announce=print_message, claim=claim).run(once=once)
+            loop = WorkerLoop(
+                database,
+                jobs=jobs,
+                leave=leave,
+                announce=print_message,
+                sweep_id=get_sweep(database, sweep).id if sweep else None,
+                at_most=at_most or NO_LIMIT,
+            )
+            done = loop.run(once=once)
         except KeyboardInterrupt:
             print_message("Ended immediately. The next worker resumes the runs from their last checkpoints.")
             return 1

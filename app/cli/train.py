@@ -45,8 +45,8 @@ from storage.engine import Database, open_database
 from storage.files import describe_files_folder
 from storage.runs.changes import create_run
 from storage.runs.changes import start_again as make_again
+from storage.runs.claims import make_token
 from storage.runs.control import send_and_wait
-from storage.runs.lifecycle import State, make_owner
 from storage.runs.rows import find_run
 
 
@@ -92,19 +92,19 @@ def train(
         run_id = launch_run(database, run_config, name=name)
         print_message(f"Run {run_id} trains in the background. Watch it with: emtc show {run_id}")
         if json:
-            print_json({"run_id": run_id, "status": "queued"})
+            print_json({"run_id": run_id, "status": "starting"})
         return 0
     with stop_signals() as signals:
-        owner = make_owner()
+        token = make_token()
         run_id = create_run(
             database,
             run_config.model_dump(mode="json"),
             name=name,
             target_steps=run_config.train.t_max,
             versions=library_versions(),
-            owner=owner,
+            token=token,
         )
-        return _train_in_foreground(database, run_id, owner.token, signals, resume=False, json=json)
+        return _train_in_foreground(database, run_id, token, signals, resume=False, json=json)
 
 
 def _allow_typed(config: RunConfig, map: str | None, overrides: Sequence[str]) -> None:
@@ -133,15 +133,15 @@ def resume(
         if start_again:
             child = restart_run(database, run_id)
             if json and len(run_ids) == 1:
-                print_json({"run_id": child, "parent_id": run_id, "status": "queued"})
+                print_json({"run_id": child, "parent_id": run_id, "status": "starting"})
             return f"Run {child} starts from step 0 in the background. Run {run_id} is not changed."
-        if rows[run_id].state == State.PAUSED:
+        if rows[run_id].live_status == "paused":
             return send_and_wait(database, run_id, "resume")
         _print_resume_point(examine_checkpoints(database, rows[run_id]))
         resume_run(database, run_id)
         return f"Run {run_id} resumes in the background."
 
-    if detach or (all(row.state == State.PAUSED for row in rows.values()) and not start_again):
+    if detach or (all(row.live_status == "paused" for row in rows.values()) and not start_again):
         return apply_to_runs(run_ids, resume_in_background)
     if len(run_ids) > 1:
         raise typer.BadParameter("Only one run can be trained in the foreground. Resume several with --detach.")
@@ -152,12 +152,12 @@ def resume(
         _print_resume_point(examine_checkpoints(database, rows[run_id]))
     with stop_signals() as signals:
         if start_again:
-            owner = make_owner()
-            parent_id, run_id = run_id, make_again(database, run_id, versions=library_versions(), owner=owner)
+            token = make_token()
+            parent_id, run_id = run_id, make_again(database, run_id, versions=library_versions(), token=token)
             print_message(f"Run {run_id} starts from step 0. Run {parent_id} is not changed.")
         else:
-            owner = claim_to_resume(database, run_id)
-        return _train_in_foreground(database, run_id, owner.token, signals, resume=not start_again, json=json)
+            token = claim_to_resume(database, run_id)
+        return _train_in_foreground(database, run_id, token, signals, resume=not start_again, json=json)
 
 
 def _print_resume_point(status: CheckpointStatus) -> None:

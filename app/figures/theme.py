@@ -225,7 +225,6 @@ RED_GREEN: Final = (
 
 STATUS_COLOR: Final = {
     "queued": "gray",
-    "created": "gray",
     "starting": "blue",
     "stopping": "orange",
     "running": "blue",
@@ -238,7 +237,6 @@ STATUS_COLOR: Final = {
 }
 STATUS_ICON: Final = {
     "queued": ":material/schedule:",
-    "created": ":material/schedule:",
     "starting": ":material/hourglass_top:",
     "stopping": ":material/hourglass_bottom:",
     "running": ":material/play_circle:",

@@ -18,7 +18,7 @@ from emtc_core.errors import ConfigError, EmtcError
 from emtc_core.install import get_install_command
 from storage.alerts import RunFacts, alert_facts
 from storage.engine import Database
-from storage.runs.control import send_command
+from storage.runs.control import stop_run
 
 Kind = Literal["finished", "failed", "lost", "nan", "stagnation", "gate-idle", "no-success", "disk-low"]
 STOPPABLE: Final[tuple[Kind, ...]] = ("nan", "stagnation", "gate-idle", "no-success")
@@ -114,7 +114,7 @@ def stop_alerted_runs(db: Database, alerts: Iterable[Alert], kinds: Collection[K
     messages = []
     for run_id in dict.fromkeys(alert.run_id for alert in alerts if alert.kind in kinds and alert.run_id):
         try:
-            send_command(db, run_id, "stop")
+            stop_run(db, run_id)
         except EmtcError as error:
             messages.append(str(error))
         else:

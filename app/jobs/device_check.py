@@ -6,9 +6,9 @@ load torch. The checks are in `app.device_check`.
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from platformdirs import user_cache_path
 from app.jobs.launch import spawn
 from emtc_core.atomic_file import replace_atomically
 from storage.private_files import make_private_folder
-from storage.process_id import ProcessId, get_process_id, observe_process, process_columns
 
 REPORT_NAME, LOG_NAME = "device-check.json", "device-check.txt"
 _NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
@@ -96,7 +95,8 @@ class DeviceReport:
     """Number of all checks."""
     checks: tuple[CheckResult, ...] = ()
     speeds: tuple[Speed, ...] = ()
-    process: ProcessId | None = None
+    pid: int | None = None
+    """The process that checks."""
     versions: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
@@ -112,7 +112,7 @@ class DeviceReport:
     @property
     def is_running(self) -> bool:
         """Whether the process is still running."""
-        return not self.is_complete and self.process is not None and observe_process(self.process) == "alive"
+        return not self.is_complete and self.pid is not None and psutil.pid_exists(self.pid)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values."""
@@ -125,7 +125,7 @@ class DeviceReport:
         return {
             "ok": self.passed,
             **{name: getattr(self, name) for name in _PLAIN_FIELDS},
-            **process_columns(self.process),
+            "pid": self.pid,
             "checks": checks,
             "speeds": [asdict(speed) for speed in self.speeds],
         }
@@ -149,7 +149,7 @@ def read_report(path: Path) -> DeviceReport | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         return DeviceReport(
             **{name: content[name] for name in _PLAIN_FIELDS},
-            process=_read_process(content),
+            pid=content["pid"],
             checks=tuple(_read_check(check) for check in content["checks"]),
             speeds=tuple(Speed(**speed) for speed in content["speeds"]),
         )
@@ -172,10 +172,7 @@ def start_device_check(folder: Path, *, device: str = "cuda", quick: bool = Fals
     path = folder / REPORT_NAME
     options = ["--device", device, "--report", str(path), *(["--quick"] if quick else [])]
     process = spawn(["app.device_check", *options], folder / LOG_NAME)
-    process_id = None
-    with suppress(psutil.NoSuchProcess):  # it has already ended
-        process_id = get_process_id(process.pid)
-    report = DeviceReport(device, quick, total=1, process=process_id)
+    report = DeviceReport(device, quick, total=1, pid=process.pid)
     write_report(path, report)
     return report
 
@@ -189,21 +186,12 @@ def has_nvidia_gpu() -> bool:
 
 def sign_report(report: DeviceReport) -> DeviceReport:
     """Return a report with this process as its process."""
-    return replace(report, process=get_process_id())
+    return replace(report, pid=os.getpid())
 
 
 def _measurement_to_json(measurement: Measurement) -> dict[str, Any]:
     """Return a measurement as plain values, without NumPy types."""
     return {**asdict(measurement), "value": float(measurement.value), "ok": bool(measurement.is_within_limit)}
-
-
-def _read_process(content: Mapping[str, Any]) -> ProcessId | None:
-    pid, host = content["pid"], content.get("host")  # reports of earlier versions have no host
-    return (
-        None
-        if pid is None or host is None
-        else ProcessId(pid, host, content["pid_created_at"], content.get("process_key"))
-    )
 
 
 def _read_check(content: Mapping[str, Any]) -> CheckResult:

@@ -5,7 +5,6 @@ database.
 """
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -30,12 +29,11 @@ from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
 from storage.engine import Database, check_not_read_only, is_read_only
 from storage.files import check_files_folder, run_folder
 from storage.private_files import make_private_folder, open_private_append
-from storage.process_id import get_process_id, observe_process, read_process_id
 from storage.queries.runs import list_speeds
-from storage.retry import retry_transient
 from storage.runs.changes import create_run, find_launch, finish_run
-from storage.runs.lifecycle import make_owner, mark_launched
-from storage.runs.rows import find_run
+from storage.runs.claims import make_token
+from storage.runs.rows import RunRow, find_run
+from storage.runs.status import check_allowed
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE_STUDY: Final = ROOT / "app" / "guide" / "first-study.emtc"
@@ -105,7 +103,7 @@ def launch_run(db: Database, config: RunConfig, *, name: str | None = None, laun
     check_startable(config)
     if launch_token and (launched_id := find_launch(db, launch_token)):
         return launched_id
-    owner = make_owner()
+    token = make_token()
     try:
         run_id = create_run(
             db,
@@ -114,13 +112,13 @@ def launch_run(db: Database, config: RunConfig, *, name: str | None = None, laun
             target_steps=config.train.t_max,
             launch_token=launch_token,
             versions=library_versions(),
-            owner=owner,
+            token=token,
         )
     except RunStateError:
         if launch_token and (launched_id := find_launch(db, launch_token)):  # a second click was faster
             return launched_id
         raise
-    start_trainer(db, run_id, token=owner.token)
+    start_trainer(db, run_id, token=token)
     return run_id
 
 
@@ -130,26 +128,38 @@ def launch_demo(db: Database, *, launch_token: str | None = None) -> str:
 
 
 def kill_run(db: Database, run_id: str) -> None:
-    """Kill the process of a run that does not respond, after a check that it is the run's trainer on this machine.
+    """End the process of a run that does not respond, after a check that it is the run's trainer on this machine.
 
     Raises:
-        RunStateError: If the trainer is on another machine or in another container, or has ended.
+        RunStateError: If the status of the run does not allow it, or its trainer is on another machine or has ended.
     """
     check_not_read_only("end a process")
     row = find_run(db, run_id)
-    process_id = read_process_id(row)
-    presence = "unknown" if process_id is None else observe_process(process_id)
-    if process_id is None or presence == "unknown":
-        here = " in another container, or started before the last boot" if process_id and process_id.is_local else ""
-        place = f"is trained on {row.host}{here}; kill its process there" if process_id else "has no process"
-        raise RunStateError(f"Run {row.id} {place}.", reason="other_host", subject=row.id)
-    ended = RunStateError(f"The process of run {row.id} has already ended.", reason="ended", subject=row.id)
-    if presence == "ended":
-        raise ended
+    check_allowed(row.id, row.live_status, "kill")
+    if row.host != socket.gethostname():
+        raise RunStateError(
+            f"Run {row.id} is trained on {row.host}. End its process there.", reason="other_host", subject=row.id
+        )
+    if (process := find_trainer(row)) is None:
+        raise RunStateError(f"The process of run {row.id} has already ended.", reason="ended", subject=row.id)
+    with suppress(psutil.NoSuchProcess):  # it has just ended
+        process.kill()
+
+
+def find_trainer(row: RunRow) -> psutil.Process | None:
+    """Find the process that trains a run on this machine, or return None.
+
+    Pids are used again. A detached trainer has the id of the run among its arguments, and a training in the foreground
+    is older than its claim.
+    """
+    if row.pid is None or row.host != socket.gethostname():
+        return None
     try:
-        psutil.Process(process_id.pid).send_signal(signal.SIGKILL)
-    except psutil.NoSuchProcess as exc:
-        raise ended from exc
+        process = psutil.Process(row.pid)
+        is_older = row.claimed_at is not None and process.create_time() < row.claimed_at.timestamp()
+        return process if row.id in process.cmdline() or is_older else None
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # it has ended, or belongs to another user
+        return None
 
 
 def estimate(db: Database | None, config: RunConfig) -> Estimate:
@@ -164,15 +174,6 @@ def estimate(db: Database | None, config: RunConfig) -> Estimate:
     )
     disk = steps * (_DISK_BYTES_PER_STEP + 1.5 * state_dim) + snapshots
     return Estimate(seconds, disk, basis, _estimate_memory(config, info))
-
-
-def has_local_trainer(run_id: str) -> bool:
-    """Whether a trainer of a run is running on this machine, according to the list of processes."""
-    processes = (process.info for process in psutil.process_iter(["cmdline", "status"]))
-    return any(
-        {"train-worker", run_id} <= set(info["cmdline"] or ()) and info["status"] != psutil.STATUS_ZOMBIE
-        for info in processes
-    )
 
 
 def spawn(arguments: list[str], log: Path, *, db: Database | None = None) -> subprocess.Popen[bytes]:
@@ -216,19 +217,16 @@ def start_warmup(log: Path) -> bool:
 
 def start_trainer(
     db: Database, run_id: str, *, token: str, resume: bool = False, requeue_on_signal: bool = False
-) -> subprocess.Popen[bytes] | None:
-    """Start the trainer of a run that this process owns, and make the trainer the owner.
+) -> subprocess.Popen[bytes]:
+    """Start the trainer of a run that this process owns. The trainer owns it by the same token.
 
     Args:
         db: An open database.
         run_id: The run.
-        token: Owner token of this process.
+        token: Token by which this process owns the run.
         resume: Continue from the newest usable checkpoint.
         requeue_on_signal: A signal to the trainer, or the end of this process, returns the run to the queue instead of
             stopping it.
-
-    Returns:
-        The process, or None if it ended at once.
 
     Raises:
         StorageError: If the process cannot be started. The run is marked failed then.
@@ -244,13 +242,6 @@ def start_trainer(
         raise StorageError(message) from exc
     if not requeue_on_signal:
         _lower_priority(process.pid)
-    try:
-        process_id = get_process_id(process.pid)
-    except psutil.NoSuchProcess:
-        with suppress(RunStateError):  # the trainer has recorded its end
-            finish_run(db, run_id, "failed", error="Its trainer ended at once. See the log.", token=token)
-        return None
-    retry_transient(db, lambda: mark_launched(db, run_id, process_id, token=token))
     return process
 
 

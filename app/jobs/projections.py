@@ -6,10 +6,7 @@
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Protocol
-
-import psutil
 
 from app.analysis.projections.linear import Progress
 from app.analysis.projections.snapshots import EMBED_PROGRESS, make_projection_params, project_snapshot
@@ -18,7 +15,6 @@ from emtc_core.errors import ConfigError
 from emtc_core.kernel_cache import check_kernel_cache
 from storage.engine import Database
 from storage.files import run_folder
-from storage.process_id import get_process_id
 from storage.projections import JobRow, create_job, get_job, update_job
 from storage.queries.memory import Snapshot
 
@@ -59,8 +55,7 @@ def start_job(
     if job.status == "queued" and job.pid is None:
         log = run_folder(db, snapshot.run_id) / "projections.txt"
         process = spawn(["app.jobs.projection_process", "--job", str(job.id)], log, db=db)
-        with suppress(psutil.NoSuchProcess):  # it has already ended
-            update_job(db, job.id, process=get_process_id(process.pid))
+        update_job(db, job.id, pid=process.pid)
     return get_job(db, job.id)
 
 
@@ -81,7 +76,7 @@ def run_job(db: Database, job_id: int, *, embed: Embed | None = None) -> None:
     job = get_job(db, job_id)
     if job.status == "running" and job.pid != os.getpid():
         return  # another process runs it
-    update_job(db, job_id, status="running", process=get_process_id())
+    update_job(db, job_id, status="running", pid=os.getpid())
     report = _make_reporter(db, job_id)
     try:
         _project(db, job, embed, report)

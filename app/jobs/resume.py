@@ -24,13 +24,12 @@ from emtc_core.errors import (
 )
 from storage.engine import Database
 from storage.files import explain_missing_files, run_folder
-from storage.runs import lifecycle
-from storage.runs.changes import claim_start, finish_run, start_again
-from storage.runs.claims import start_heartbeat_watch, wait_for_heartbeat
-from storage.runs.control import send_command
-from storage.runs.lifecycle import Event, Owner, State, make_owner
+from storage.runs.changes import start_again
+from storage.runs.claims import claim_to_train, make_token
+from storage.runs.control import stop_run
 from storage.runs.removal import find_resume_error, remove_run
-from storage.runs.rows import RunRow, check_not_imported, find_run, get_state
+from storage.runs.rows import RunRow, check_not_imported, find_run
+from storage.runs.status import allows, check_allowed
 
 ENOUGH_CHECKPOINTS = 2
 
@@ -94,7 +93,7 @@ def examine_checkpoints(db: Database, row: RunRow) -> CheckpointStatus:
     except StorageError as exc:  # EMTC_FILES cannot be used
         return CheckpointStatus(row.env_steps, (), "", other_host, str(exc))
     checkpoints, best = check_checkpoints(folder, row.id), check_best(folder, row.id)
-    if lifecycle.allows(row.state, Event.CLAIM):  # a running trainer is still adding rows
+    if allows(row.live_status, "resume"):  # a running trainer is still adding rows
         checkpoints = [_compare_with_rows(db, row.id, checkpoint) for checkpoint in checkpoints]
     return CheckpointStatus(
         row.env_steps,
@@ -106,15 +105,15 @@ def examine_checkpoints(db: Database, row: RunRow) -> CheckpointStatus:
     )
 
 
-def claim_to_resume(db: Database, run_id: str) -> Owner:
-    """Claim a run that a trainer in this process will resume.
+def claim_to_resume(db: Database, run_id: str) -> str:
+    """Claim a run that this process will resume, and return the token of the owner. A lost run is taken over at once.
 
     Raises:
         RunStateError: If the run is being trained, or has recorded rows and no usable checkpoint.
     """
     row = find_run(db, run_id)
     check_not_imported(row, "resume")
-    lifecycle.check_allowed(row.id, get_state(row), Event.CLAIM)
+    check_allowed(row.id, row.live_status, "start" if row.live_status == "queued" else "resume")
     status = examine_checkpoints(db, row)
     if status.refusal:
         raise RunStateError(f"Run {row.id} cannot resume here. {status.refusal}", reason="refused", subject=row.id)
@@ -125,10 +124,9 @@ def claim_to_resume(db: Database, run_id: str) -> Owner:
             reason="no_checkpoint",
             subject=row.id,
         )
-    wait_for_heartbeat(db, row.id)
-    owner = make_owner()
-    claim_start(db, row.id, owner)
-    return owner
+    token = make_token()
+    claim_to_train(db, row.id, token)
+    return token
 
 
 def resume_run(db: Database, run_id: str) -> None:
@@ -138,8 +136,7 @@ def resume_run(db: Database, run_id: str) -> None:
         RunStateError: If the run is being trained, or has recorded rows and no usable checkpoint.
     """
     row = find_run(db, run_id)
-    owner = claim_to_resume(db, row.id)
-    start_trainer(db, row.id, token=owner.token, resume=True)
+    start_trainer(db, row.id, token=claim_to_resume(db, row.id), resume=True)
 
 
 def check_can_restart(row: RunRow) -> None:
@@ -164,9 +161,9 @@ def restart_run(db: Database, run_id: str) -> str:
         ConfigError: If this version or machine cannot train it. Nothing is created then.
     """
     check_can_restart(find_run(db, run_id))
-    owner = make_owner()
-    child = start_again(db, run_id, versions=library_versions(), owner=owner)
-    start_trainer(db, child, token=owner.token)
+    token = make_token()
+    child = start_again(db, run_id, versions=library_versions(), token=token)
+    start_trainer(db, child, token=token)
     return child
 
 
@@ -182,12 +179,11 @@ class BulkResult:
 
 def stop_runs(db: Database, run_ids: Sequence[str]) -> BulkResult:
     """Send a stop command to trainers without waiting for them; queued runs are stopped at once."""
-    return _apply_to_each(run_ids, lambda run_id: _stop_run(db, run_id))
+    return _apply_to_each(run_ids, lambda run_id: stop_run(db, run_id))
 
 
 def resume_runs(db: Database, run_ids: Sequence[str]) -> BulkResult:
     """Start a trainer for each run that can resume."""
-    start_heartbeat_watch(db, run_ids)
     return _apply_to_each(run_ids, lambda run_id: resume_run(db, run_id))
 
 
@@ -200,7 +196,6 @@ def delete_runs(db: Database, run_ids: Sequence[str]) -> BulkResult:
         except RunNotFoundError:
             return
 
-    start_heartbeat_watch(db, run_ids)
     return _apply_to_each(run_ids, delete)
 
 
@@ -212,14 +207,7 @@ def _compare_with_rows(db: Database, run_id: str, checkpoint: CheckpointCheck) -
     return checkpoint
 
 
-def _stop_run(db: Database, run_id: str) -> None:
-    if find_run(db, run_id).state == State.CREATED:
-        finish_run(db, run_id, "stopped")
-    else:
-        send_command(db, run_id, "stop")
-
-
-def _apply_to_each(run_ids: Iterable[str], action: Callable[[str], None]) -> BulkResult:
+def _apply_to_each(run_ids: Iterable[str], action: Callable[[str], object]) -> BulkResult:
     done, errors = [], []
     for run_id in run_ids:
         try:

@@ -38,12 +38,11 @@ from storage.engine import Database
 from storage.files import run_folder
 from storage.guards import hide_passwords
 from storage.private_files import make_private_folder, open_private_append
-from storage.process_id import get_process_id
 from storage.recording.writer import DatabaseRecorder
 from storage.retry import retry_transient
-from storage.runs.changes import claim_start, finish_run, start_run
+from storage.runs.changes import finish_run, start_run
+from storage.runs.claims import claim_to_train, make_token
 from storage.runs.control import DatabaseControl, Heartbeat
-from storage.runs.lifecycle import make_owner
 from storage.runs.removal import find_resume_error
 from storage.runs.rows import find_run
 
@@ -77,9 +76,8 @@ def train_run(
     """
     with stop_signals() if signals is None else nullcontext(signals) as handler:
         if token is None:
-            owner = make_owner()
-            retry_transient(database, lambda: claim_start(database, run_id, owner))
-            token = owner.token
+            token = new_token = make_token()
+            retry_transient(database, lambda: claim_to_train(database, run_id, new_token))
         with _record_failures(database, run_id, token, handler), log_compilation(announce), ACTIVE_CLOCK.watch():
             config, device = _mark_started(database, run_id, token)
             summary = _train(
@@ -161,7 +159,7 @@ def _mark_started(database: Database, run_id: str, token: str) -> tuple[RunConfi
     _load_plugins(run_id, config)
     device = choose_device(config.train.device)
     configure_threads()
-    start = partial(start_run, database, run_id, get_process_id(), token=token, config=stored)
+    start = partial(start_run, database, run_id, token=token, config=stored)
     retry_transient(database, lambda: start(device=str(device)))
     return config, device
 

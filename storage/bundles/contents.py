@@ -24,7 +24,6 @@ from sqlalchemy import Connection, case, insert, literal, select
 from storage.blobs import pack, unpack
 from storage.column_types import get_use
 from storage.models import RUN_TABLE_COLUMNS, SNAPSHOT_ARRAYS, Base, Run, SweepRow
-from storage.process_id import process_columns
 from storage.queries.episodes import EMPTY_TRAJECTORY
 from storage.queries.projections import EMBEDDING_PREFIX
 from storage.runs.labels import MOST_TAGS
@@ -192,7 +191,7 @@ def _copy_sweeps(source: Connection, target: Connection, run_ids: Sequence[str])
         exists = target.execute(select(SweepRow.id).where(SweepRow.id == sweep_id)).first() is not None
         if row is not None and not exists:
             status = "stopped" if row["status"] == "running" else row["status"]
-            no_process = process_columns(None)  # the copy belongs to no process
+            no_process = {"pid": None, "host": None}  # the copy belongs to no process
             target.execute(insert(SweepRow), dict(row) | no_process | {"status": status})
 
 

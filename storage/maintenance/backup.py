@@ -18,8 +18,8 @@ from storage.engine import BUSY_TIMEOUT_S, Database, check_not_read_only, read_s
 from storage.maintenance.sizes import file_sizes
 from storage.models import Run
 from storage.private_files import parent_folder
-from storage.runs.lifecycle import Event, allows
-from storage.runs.rows import RUN_COLUMNS, get_state
+from storage.runs.rows import read_live_status
+from storage.runs.status import NOT_ENDED, STATUS_COLUMNS, allows, read_clock
 
 _MAX_LISTED_RUNS: Final = 5
 
@@ -123,10 +123,11 @@ def vacuum(db: Database) -> VacuumResult:
 
 def list_active_runs(db: Database) -> list[str]:
     """List the ids of the runs that a trainer writes or may still write. Such a run cannot be deleted."""
-    unfinished = select(*RUN_COLUMNS).where(Run.status.in_(("queued", "running", "paused")))
+    unfinished = select(*STATUS_COLUMNS).where(Run.status.in_(NOT_ENDED))
     with db.read() as connection:
         rows = connection.execute(unfinished.order_by(Run.id)).all()
-    return [row.id for row in rows if not allows(get_state(row), Event.DELETE)]
+        now = read_clock(connection)
+    return [row.id for row in rows if not allows(read_live_status(db, row, now)[0], "delete")]
 
 
 def _copy_pages(path: Path, target_path: Path) -> None:

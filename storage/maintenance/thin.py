@@ -14,10 +14,9 @@ from storage.files import is_checkpoint, run_folder
 from storage.maintenance.sizes import TRANSITION_BYTES, blob_size, snapshot_size
 from storage.models import EpisodeRow, ProjectionRow, SnapshotRow, Transition
 from storage.queries.episodes import EMPTY_TRAJECTORY
-from storage.runs import lifecycle
-from storage.runs.claims import wait_for_heartbeat
-from storage.runs.lifecycle import Event
-from storage.runs.rows import find_run, get_locked_row, get_state
+from storage.runs.claims import remove_owner
+from storage.runs.rows import find_run, lock_for_action
+from storage.runs.status import check_allowed
 
 _BATCH_STEPS: Final = 100_000
 _BATCH_EPISODES: Final = 500
@@ -77,7 +76,7 @@ def count_thinning(db: Database, run_id: str, what: Thinning) -> RemovedData:
         RunNotFoundError: If there is no such run.
         RunStateError: If the run is active.
     """
-    lifecycle.check_allowed(run_id, get_state(find_run(db, run_id)), Event.THIN)
+    check_allowed(run_id, find_run(db, run_id).live_status, "thin")
     with db.read() as connection:
         total = RemovedData()
         if what.trajectories:
@@ -119,13 +118,13 @@ def thin_run(db: Database, run_id: str, what: Thinning) -> RemovedData:
         RunNotFoundError: If there is no such run.
         RunStateError: If the run is active, or becomes active meanwhile.
     """
-    wait_for_heartbeat(db, run_id)
     removed = count_thinning(db, run_id, what)
     if what.checkpoints:  # first, because the transactions below need free space even on a full disk
         with db.transaction() as connection:  # locks the run while its files are deleted
-            _check_may_thin(connection, run_id)
+            row = lock_for_action(db, connection, run_id, "thin")
             for path in _list_checkpoints(db, run_id):
                 path.unlink(missing_ok=True)
+            remove_owner(connection, row)
     _delete_rows(db, run_id, what)
     return removed
 
@@ -140,11 +139,11 @@ def _delete_rows(db: Database, run_id: str, what: Thinning) -> None:
         first_step, last_step = connection.execute(extent).one() if what.transitions else (None, None)
     for snapshot_id in snapshot_ids:
         with db.transaction() as connection:
-            _check_may_thin(connection, run_id)
+            _lock_to_thin(db, connection, run_id)
             connection.execute(delete(SnapshotRow).where(SnapshotRow.id == snapshot_id))  # cascades to projections
     for first in range(0, episode_stop, _BATCH_EPISODES):
         with db.transaction() as connection:
-            _check_may_thin(connection, run_id)
+            _lock_to_thin(db, connection, run_id)
             is_in_batch = EpisodeRow.episode.between(first, first + _BATCH_EPISODES - 1)
             is_whole = blob_size(connection, EpisodeRow.trajectory) > len(EMPTY_TRAJECTORY)
             thinned = update(EpisodeRow).where(EpisodeRow.run_id == run_id, is_in_batch, is_whole)
@@ -152,7 +151,7 @@ def _delete_rows(db: Database, run_id: str, what: Thinning) -> None:
     # in ascending order: queries read the sums instead of the transitions as soon as the first transition is missing
     for first in range(first_step or 0, (last_step or -1) + 1, _BATCH_STEPS):
         with db.transaction() as connection:
-            _check_may_thin(connection, run_id)
+            _lock_to_thin(db, connection, run_id)
             is_in_batch = Transition.env_step.between(first, first + _BATCH_STEPS - 1)
             connection.execute(delete(Transition).where(Transition.run_id == run_id, is_in_batch))
 
@@ -162,9 +161,9 @@ def _list_checkpoints(db: Database, run_id: str) -> list[Path]:
     return [path for path in run_folder(db, run_id).glob("*") if is_checkpoint(path)]
 
 
-def _check_may_thin(connection: Connection, run_id: str) -> None:
-    """Lock the run until the end of the transaction, and check that it is not active."""
-    lifecycle.check_allowed(run_id, get_state(get_locked_row(connection, run_id)), Event.THIN)
+def _lock_to_thin(db: Database, connection: Connection, run_id: str) -> None:
+    """Lock the run until the end of the transaction, check that it can be thinned, and remove its owner."""
+    remove_owner(connection, lock_for_action(db, connection, run_id, "thin"))
 
 
 def _list_thinned_snapshots(connection: Connection, run_id: str, every: int) -> list[int]:

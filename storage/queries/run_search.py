@@ -6,7 +6,7 @@ The database does the search, the filters, the sort order and the paging.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -33,7 +33,8 @@ from storage.frames import Statement, in_parts
 from storage.models import RUN_TABLE_COLUMNS, Run
 from storage.queries.runs import LISTED_COLUMNS, make_listed_frame, read_listed_rows
 from storage.queries.search_terms import SEARCH_KEYS, SearchContext, Sql, make_condition, parse_condition, parse_text
-from storage.runs.rows import STATE_COLUMNS, observe
+from storage.runs.rows import read_live_status
+from storage.runs.status import STATUS_COLUMNS, read_clock
 
 if TYPE_CHECKING:  # commands that list runs need no frame, and pandas takes longer to load than everything else
     import pandas as pd
@@ -140,7 +141,7 @@ class FilterOptions:
     """The values that the filters of a list of runs offer."""
 
     statuses: dict[str, int]
-    """Live status → number of runs."""
+    """Status → number of runs."""
     envs: list[str]
     maps: list[str]
     algos: list[str]
@@ -272,10 +273,16 @@ def list_filter_options(db: Database, visibility: Visibility = "open") -> Filter
 
 
 def _make_context(db: Database, connection: Connection) -> SearchContext:
-    """Make the context of a search, with the ids of the lost runs: SQL cannot check clocks and processes."""
-    owned = or_(Run.status.in_(("running", "paused")), and_(Run.status == "queued", Run.pid.is_not(None)))
-    rows = connection.execute(select(*STATE_COLUMNS).where(owned)).all()
-    return SearchContext(db.dialect, [row.id for row in rows if observe(db, row)[0] == "lost"])
+    """Make the context of a search, with the runs whose status differs from the stored one."""
+    has_owner = or_(Run.status.in_(("running", "paused")), and_(Run.status == "queued", Run.owner_token.is_not(None)))
+    rows = connection.execute(select(*STATUS_COLUMNS).where(has_owner)).all()
+    now = read_clock(connection)
+    changed: defaultdict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        live_status, _ = read_live_status(db, row, now)
+        if live_status != row.status:
+            changed[live_status].append(row.id)
+    return SearchContext(db.dialect, changed)
 
 
 def _make_conditions(run_filter: RunFilter, context: SearchContext) -> list[Sql]:
@@ -321,8 +328,8 @@ def _make_order(sort: str, context: SearchContext) -> list[SQLColumnExpression[A
     if sort == "-created":  # answered from an index
         return newest
     if not sort:
-        in_sweep_queue = and_(Run.status == "queued", Run.pid.is_(None), Run.sweep_id.is_not(None))
-        active = context.status.in_(("queued", "running", "paused"))
+        in_sweep_queue = and_(Run.status == "queued", Run.owner_token.is_(None), Run.sweep_id.is_not(None))
+        active = context.status.in_(("queued", "starting", "running", "paused", "stopping"))
         return [case((in_sweep_queue, 1), (active, 0), else_=2), *newest]
     order = SORTS.get(sort.removeprefix("-"))
     if order is None:

@@ -15,17 +15,17 @@ from storage.engine import Database
 from storage.frames import FrameField, Statement, in_parts, make_frame, read_frame
 from storage.models import RUN_TABLE_COLUMNS, Resume, Run
 from storage.queries.gate_state import name_gate
-from storage.runs import lifecycle
-from storage.runs.rows import RUN_COLUMNS, STATE_COLUMNS, STOP_ASKED_AT, RunRow, make_run_row, observe
+from storage.runs.rows import RUN_COLUMNS, RunRow, make_run_row, read_live_status
+from storage.runs.status import NOT_ENDED, STATUS_COLUMNS, STOP_ASKED_AT, read_clock
 from storage.runs.training_time import measure_training_s
 
 if TYPE_CHECKING:  # commands that list runs need no frame, and pandas takes longer to load than everything else
     import pandas as pd
 
-_DERIVED = ("gate", "state", "stall")
+_DERIVED = ("gate", "stall")
 """Columns that are not stored but computed for each row."""
-_STATUS_SOURCES = frozenset({*(column.name for column in STATE_COLUMNS), "gate_removed"})
-"""Names of the columns from which the live status and _DERIVED are computed."""
+_STATUS_SOURCES = frozenset({*(column.name for column in STATUS_COLUMNS), "gate_removed"})
+"""Names of the columns from which the status and _DERIVED are computed."""
 _LISTED = frozenset(column.name for column in RUN_TABLE_COLUMNS if get_use(column).is_listed)
 _NOT_RETURNED = _STATUS_SOURCES - _LISTED
 LISTED_COLUMNS: Final = (
@@ -47,9 +47,8 @@ def list_runs(db: Database, limit: int | None = 200) -> pd.DataFrame:
 
     Returns:
         One row per run, newest first, with the columns of `runs` except long ones, tokens and those of the trainer's
-        process: id, name, env, map, algo, seed, status (live: may be `lost`), …; units as in `models.py` [unit varies].
-        Then gate (`active`, `idle` or None), state (a finer status, see `lifecycle.State`) and stall (why the recorder
-        waits).
+        process: id, name, env, map, algo, seed, status (see `runs.status`), …; units as in `models.py` [unit varies].
+        Then gate (`active`, `idle` or None) and stall (why the recorder waits).
     """
     statement = select(*LISTED_COLUMNS).order_by(Run.created_at.desc(), Run.id).limit(limit)
     with db.read() as connection:
@@ -92,7 +91,7 @@ def make_listed_frame(statement: Statement, rows: Sequence[dict[str, Any]]) -> p
 
 
 def read_listed_rows(db: Database, connection: Connection, statement: Statement) -> list[dict[str, Any]]:
-    """Read a SELECT of LISTED_COLUMNS. Replace the stored status by the live one, and add the columns of _DERIVED.
+    """Read a SELECT of LISTED_COLUMNS. Compute the status as `runs.status` does, and add the columns of _DERIVED.
 
     Args:
         db: An open database.
@@ -100,14 +99,14 @@ def read_listed_rows(db: Database, connection: Connection, statement: Statement)
         statement: A SELECT of LISTED_COLUMNS and possibly other columns.
     """
     rows: list[dict[str, Any]] = []
+    now = read_clock(connection)
     row: Any
     for row in connection.execute(statement):
-        status, state, stall = row.status, row.status, None
-        if row.status in ("queued", "running", "paused"):
-            status, stall = observe(db, row)
-            state = lifecycle.refine(row, status).value
+        status, stall = row.status, None
+        if row.status in NOT_ENDED:
+            status, stall = read_live_status(db, row, now)
         columns = {name: value for name, value in row._mapping.items() if name not in _NOT_RETURNED}
-        rows.append(columns | {"status": status, "gate": name_gate(row.gate_removed), "state": state, "stall": stall})
+        rows.append(columns | {"status": status, "gate": name_gate(row.gate_removed), "stall": stall})
     return rows
 
 
@@ -148,9 +147,10 @@ def get_rows(db: Database, run_ids: Sequence[str]) -> list[RunRow]:
     """What is stored about these runs? In the order of the ids, without ids that do not exist."""
     rows: dict[str, RunRow] = {}
     with db.read() as connection:
+        now = read_clock(connection)
         for part in in_parts(run_ids):
             statement = select(*RUN_COLUMNS).where(Run.id.in_(part))
-            rows |= {row.id: make_run_row(db, row) for row in connection.execute(statement).all()}
+            rows |= {row.id: make_run_row(db, row, now) for row in connection.execute(statement).all()}
     return [rows[run_id] for run_id in dict.fromkeys(run_ids) if run_id in rows]
 
 

@@ -2,7 +2,7 @@
 
     corridor "second try"        words; each must occur in the name, id, note, tags, algorithm, environment or map
     gate.enabled=false           a setting by its dotted key; also != < <= > >=
-    win_rate>0.8 status=lost     a column of the run, or its live status
+    win_rate>0.8 status=lost     a column of the run, or its status
     tag=paper                    a tag
 
 Texts are compared without regard to case, numbers as numbers. `!=` is the negation of `=`, so it also finds the runs
@@ -12,8 +12,8 @@ parser (`storage.queries.episodes`).
 
 import operator
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from math import isfinite
@@ -73,17 +73,18 @@ class Term:
 
 @dataclass(frozen=True)
 class SearchContext:
-    """The data that conditions depend on: the database's dialect, and which runs are lost at the moment."""
+    """The data that conditions depend on: its dialect, and the runs with another status than the stored one."""
 
     dialect: str
-    lost_ids: Sequence[str] = ()
+    ids_by_status: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """Status → ids of the runs that have it although another one is stored."""
 
     @property
     def status(self) -> Sql:
-        """The live status of a run."""
-        if not self.lost_ids:
+        """The status of a run, see `runs.status`."""
+        if not self.ids_by_status:
             return type_coerce(Run.status, String)
-        return case((Run.id.in_(self.lost_ids), "lost"), else_=Run.status)
+        return case(*((Run.id.in_(ids), status) for status, ids in self.ids_by_status.items()), else_=Run.status)
 
     @property
     def config(self) -> Sql:

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import BigInteger, Boolean, Connection, Double, Integer, LargeBinary, String, select, update
 
-from emtc_core.errors import RunNotFoundError
 from storage.models import Base, Run
 from storage.recording.batch import ColumnarRows, RecordBatch, Rows
-from storage.runs.lifecycle import check_owned
+from storage.runs.claims import check_owned
 from storage.runs.rows import update_run_summary
 
 _INSERT_ONLY: Final = ("episodes", "transitions")
@@ -49,25 +48,20 @@ def write_batch(connection: Connection, run_id: str, batch: RecordBatch, *, toke
         connection: Connection in the transaction of the flush.
         run_id: The run.
         batch: The rows.
-        token: Owner token of the caller; None to write without a check of the owner.
+        token: Owner token of the caller; None for a run without an owner.
 
     Raises:
         RunNotFoundError: If the run was deleted meanwhile.
         RunStateError: If another process has taken over the run.
     """
-    if token is not None:
-        check_owned(connection, run_id, token)
+    check_owned(connection, run_id, token)
     values: dict[str, Any] = {}
     if batch.env_steps is not None:
         values["env_steps"] = batch.env_steps
     if batch.last_evaluation is not None:
         values["win_rate"], values["return_mean"] = batch.last_evaluation
     if values:
-        result = connection.execute(update(Run).where(Run.id == run_id).values(**values))
-        if result.rowcount != 1:
-            raise RunNotFoundError(
-                f"Run {run_id} was deleted while it was being recorded.", reason="deleted", subject=run_id
-            )
+        connection.execute(update(Run).where(Run.id == run_id).values(**values))
     for table in _TABLE_ORDER:
         rows = batch.transitions if table == "transitions" else batch.rows.get(table)
         if rows:

@@ -21,16 +21,16 @@ from sqlalchemy import update
 from emtc_core.errors import EmtcError, RunNotFoundError, StorageError
 from emtc_core.metrics import is_known
 from emtc_core.recorder import AnswerRecord, EpisodeRecord, EvaluationRecord, GateStatsRecord, SnapshotRecord
-from storage import clock
 from storage.engine import FILE_MISSING, Database
 from storage.files import StateFile
 from storage.models import Run
 from storage.recording.batch import Record, RecordBatch, estimate_bytes, make_batch
 from storage.recording.statements import is_written, write_batch
 from storage.retry import MISSING_FILE_PATIENCE_S, Outage, is_transient, retry_transient
-from storage.runs.lifecycle import check_owned
+from storage.runs.claims import check_owned
 from storage.runs.removal import rewind_run
 from storage.runs.rows import find_run
+from storage.runs.status import read_clock
 
 LINGER_S: Final = 0.5  # with 0.25 s, a fifth more processor time at 1,000 env steps/s, because of more commits
 BATCH_STEPS: Final = 20_000
@@ -67,7 +67,8 @@ class DatabaseRecorder:
             queue_bytes: Size of the queue above which the trainer waits [bytes].
             batch_steps: Number of queued transitions that starts a write at once.
             linger_s: Time that the first queued record waits for further records [s].
-            token: Owner token of the caller. A write fails after another process has taken over the run.
+            token: Owner token of the caller; None for a run without an owner. A write fails if another process owns the
+                run.
 
         Raises:
             RunNotFoundError: If there is no such run.
@@ -297,7 +298,7 @@ class DatabaseRecorder:
         with self._db.transaction(durable=True) as connection:
             if self._token is not None:
                 check_owned(connection, self._run_id, self._token)
-            heartbeat = update(Run).where(Run.id == self._run_id).values(heartbeat_at=clock.now())
+            heartbeat = update(Run).where(Run.id == self._run_id).values(heartbeat_at=read_clock(connection))
             if connection.execute(heartbeat).rowcount != 1:
                 raise RunNotFoundError(
                     f"Run {self._run_id} was deleted while it was being recorded.",

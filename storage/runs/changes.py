@@ -1,30 +1,30 @@
-"""Create, claim, start, finish and restart runs, and add the results of `emtc evaluate`.
+"""Create, start, finish and restart runs, and add the results of `emtc evaluate`.
 
-`storage.recording` writes what a trainer records, `storage.runs.control` sends commands to it.
+`storage.runs.claims` claims them, `storage.recording` writes what a trainer records, `storage.runs.control` sends
+commands to it.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sqlalchemy import Connection, insert, select, update
 
 from emtc_core.errors import RunStateError, StorageError
-from storage import clock
 from storage.engine import Database
 from storage.guards import MAX_NAME_LENGTH
 from storage.models import PolicyEvaluation, Run
-from storage.process_id import ProcessId, process_columns, read_process_id
-from storage.runs import lifecycle
-from storage.runs.lifecycle import Event, Owner, State, check_token, make_ownership_error
-from storage.runs.rows import acknowledge_pending_commands, check_not_imported, get_locked_row, get_state
+from storage.runs.claims import check_owned, check_owner, ended_values, owner_values
+from storage.runs.rows import check_not_imported, get_locked_row, lock_for_action
+from storage.runs.status import NOT_ENDED, read_clock
 
 if TYPE_CHECKING:  # the recorder loads numpy, which commands that change the row of a run do not need
     from emtc_core.recorder import EvaluationRecord
 
-_END_EVENTS: Final[Mapping[str, Event]] = {"finished": Event.FINISH, "stopped": Event.STOP, "failed": Event.FAIL}
 _ALPHABET: Final = "23456789abcdefghjkmnpqrstuvwxyz"
 """Characters of run ids, without those that look alike: 0 and o, 1, l and i."""
 _ID_LENGTH: Final = 8
@@ -39,7 +39,7 @@ def create_run(
     name: str | None = None,
     sweep_id: str | None = None,
     launch_token: str | None = None,
-    owner: Owner | None = None,
+    token: str | None = None,
 ) -> str:
     """Create a run with the status queued.
 
@@ -51,7 +51,7 @@ def create_run(
         name: Name of the run; None makes one from algorithm, map and seed.
         sweep_id: The sweep that the run belongs to.
         launch_token: Any text that is unique to one click, so that it cannot start two runs.
-        owner: The process that starts the run now; None leaves it in the queue.
+        token: Token of the owner that starts the run now; None leaves it in the queue.
 
     Returns:
         The new id: 8 letters and digits.
@@ -64,12 +64,12 @@ def create_run(
         "versions": dict(versions),
         "sweep_id": sweep_id,
         "launch_token": launch_token,
-        **(lifecycle.owner_columns(owner) if owner else {}),
     }
     try:
         with db.transaction() as connection:
             new = new_run_values(connection, config, name)
-            connection.execute(insert(Run), new | values)
+            owner = {} if token is None else owner_values(token, new["created_at"])
+            connection.execute(insert(Run), new | values | owner)
     except StorageError as error:
         if launch_token is not None and (existing := find_launch(db, launch_token)) is not None:
             raise RunStateError(
@@ -86,71 +86,42 @@ def find_launch(db: Database, launch_token: str) -> str | None:
         return connection.execute(token).scalar_one_or_none()
 
 
-def claim_start(db: Database, run_id: str, owner: Owner) -> None:
-    """Claim a run for a trainer that is about to start. If two processes try, one succeeds.
-
-    Args:
-        db: An open database.
-        run_id: The run.
-        owner: The process that claims the run.
-
-    Raises:
-        RunNotFoundError: If there is no such run.
-        RunStateError: If it was imported, or a trainer cannot start in its state.
-    """
-    with db.transaction() as connection:
-        row = get_locked_row(connection, run_id)
-        check_not_imported(row, "be resumed")
-        state = get_state(row)
-        lifecycle.check_allowed(run_id, state, Event.CLAIM)
-        if state != State.CREATED:
-            acknowledge_pending_commands(connection, [run_id])
-        values = {
-            "status": "queued",
-            "ended_at": None,
-            "error": None,
-            "archived_at": None,
-            **lifecycle.owner_columns(owner),
-        }
-        connection.execute(update(Run).where(Run.id == run_id).values(**values))
-
-
 def start_run(
     db: Database,
     run_id: str,
-    process: ProcessId,
     *,
     device: str | None,
     token: str | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> None:
-    """Set a run to running, in the process that trains it. If two processes try, one succeeds.
+    """Set a claimed run to running, in the process that trains it.
 
     Args:
         db: An open database.
         run_id: The run.
-        process: This process.
         device: `cpu` or `cuda`; None keeps the stored device.
-        token: The token of `claim_start`. None claims the run in the same transaction.
+        token: Token of the owner; None for a run without an owner.
         config: The resolved configuration, if settings depend on this machine; None keeps the stored configuration.
 
     Raises:
         RunNotFoundError: If there is no such run.
-        RunStateError: If another process owns the run.
+        RunStateError: If another process owns the run, or it is not queued.
     """
-    now = clock.now()
     with db.transaction() as connection:
         row = get_locked_row(connection, run_id)
-        if token is not None and row.owner_token != token:
-            raise make_ownership_error(row)
-        if row.status != "queued" or (token is None and read_process_id(row) != process):
-            lifecycle.check_allowed(run_id, get_state(row), Event.CLAIM)
+        check_owner(row, token)
         if row.status != "queued":
-            acknowledge_pending_commands(connection, [run_id])
-        values: dict[str, Any] = {"status": "running", **process_columns(process)}
-        values |= {"device": device or row.device, "owner_token": token, "claimed_at": row.claimed_at or now}
-        values |= {"started_at": row.started_at or now, "ended_at": None, "heartbeat_at": now, "error": None}
-        values["archived_at"] = None  # a run in training is always listed
+            message = f"Run {run_id} is {row.status} and not queued, so its training cannot start."
+            raise RunStateError(message, reason=row.status, subject=run_id)
+        now = read_clock(connection)
+        values: dict[str, Any] = {
+            "status": "running",
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "device": device or row.device,
+            "started_at": row.started_at or now,
+            "heartbeat_at": now,
+        }
         if config is not None:
             values["config"] = dict(config)
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
@@ -164,7 +135,7 @@ def finish_run(
     *,
     token: str | None = None,
 ) -> None:
-    """Set the final status of a run, as its owner. A queued run without an owner can be set to stopped.
+    """Set the final status of a run, as its owner. It has no owner afterwards.
 
     Args:
         db: An open database.
@@ -175,17 +146,16 @@ def finish_run(
 
     Raises:
         RunNotFoundError: If there is no such run.
-        RunStateError: If its state does not allow this status, or another process owns the run.
+        RunStateError: If another process owns the run, or it has ended.
     """
-    now = clock.now()
     with db.transaction() as connection:
         row = get_locked_row(connection, run_id)
-        if token is not None or row.pid is not None:
-            check_token(row, token)
-        state = lifecycle.refine(row, row.status)  # the caller is the owner, so the heartbeat does not matter
-        leaves_queue = state == State.CREATED and status == "stopped"
-        lifecycle.check_allowed(run_id, state, Event.LEAVE_QUEUE if leaves_queue else _END_EVENTS[status])
-        values = {"status": status, "error": error, "ended_at": now, "heartbeat_at": now}
+        check_owner(row, token)
+        if row.status not in NOT_ENDED:
+            message = f"Run {run_id} has already ended. Its status is {row.status}."
+            raise RunStateError(message, reason=row.status, subject=run_id)
+        now = read_clock(connection)
+        values = ended_values(status, now, error=error) | {"heartbeat_at": now}
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
 
 
@@ -203,11 +173,11 @@ def update_versions(db: Database, run_id: str, versions: Mapping[str, Any], *, t
         RunStateError: If another process owns the run.
     """
     with db.transaction() as connection:
-        check_token(get_locked_row(connection, run_id), token)
+        check_owned(connection, run_id, token)
         connection.execute(update(Run).where(Run.id == run_id).values(versions=dict(versions)))
 
 
-def start_again(db: Database, run_id: str, *, versions: Mapping[str, Any], owner: Owner | None = None) -> str:
+def start_again(db: Database, run_id: str, *, versions: Mapping[str, Any], token: str | None = None) -> str:
     """Create a run with the same configuration that starts at env step 0 and has this run as its parent.
 
     The data of the parent is kept. If the parent belongs to a sweep, the new run replaces it there.
@@ -216,7 +186,7 @@ def start_again(db: Database, run_id: str, *, versions: Mapping[str, Any], owner
         db: An open database.
         run_id: The parent.
         versions: Versions of code and libraries.
-        owner: The process that starts the new run now; None leaves it in the queue.
+        token: Token of the owner that starts the new run now; None leaves it in the queue.
 
     Returns:
         The id of the new run.
@@ -226,17 +196,16 @@ def start_again(db: Database, run_id: str, *, versions: Mapping[str, Any], owner
         RunStateError: If the parent was imported or has a trainer.
     """
     with db.transaction() as connection:
-        row = get_locked_row(connection, run_id)
-        check_not_imported(row, "be trained again")
-        if (state := get_state(row)) != State.FINISHED:
-            lifecycle.check_allowed(run_id, state, Event.CLAIM)
+        check_not_imported(get_locked_row(connection, run_id), "be trained again")
+        row = lock_for_action(db, connection, run_id, "start_again")
+        new = new_run_values(connection, row.config, row.name)
         values: dict[str, Any] = {
-            **new_run_values(connection, row.config, row.name),
+            **new,
             "target_steps": row.target_steps,
             "versions": dict(versions),
             "device": row.device,
             "parent_id": run_id,
-            **(lifecycle.owner_columns(owner) if owner else {}),
+            **({} if token is None else owner_values(token, new["created_at"])),
         }
         if row.sweep_id is not None:
             values |= {"sweep_id": row.sweep_id, "launch_token": row.launch_token, "created_at": row.created_at}
@@ -268,7 +237,7 @@ def new_run_values(connection: Connection, config: Mapping[str, Any], name: str 
         "config": dict(config),
         "status": "queued",
         "env_steps": 0,
-        "created_at": clock.now(),
+        "created_at": read_clock(connection),
         "tags": [],
         "notes": "",
     }
@@ -301,10 +270,9 @@ def add_policy_evaluation(
     """
     import numpy as np
 
-    values = {
+    values: dict[str, Any] = {
         "run_id": run_id,
         "env_step": record.env_step,
-        "created_at": clock.now(),
         "seed": seed,
         "episodes": len(record.won),
         "wins": record.wins,
@@ -317,5 +285,5 @@ def add_policy_evaluation(
     }
     with db.transaction() as connection:
         get_locked_row(connection, run_id)
-        new = insert(PolicyEvaluation).values(values).returning(PolicyEvaluation.id)
-        return connection.execute(new).scalar_one()
+        values["created_at"] = read_clock(connection)
+        return connection.execute(insert(PolicyEvaluation).values(values).returning(PolicyEvaluation.id)).scalar_one()

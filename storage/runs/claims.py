@@ -1,126 +1,167 @@
-"""Claim a queued or lost run for a worker, and return a run to the queue.
+"""Who trains a run: claim a run, check its owner, return it to the queue.
 
-A run is lost if it has not ended, but its process sends no heartbeats, has exited or did not start in time.
+The owner of a run is the process that has the token in `runs.owner_token`. `claim_run` writes a new token. From then
+on every write of the former owner fails, because each write of a trainer names its token. A run without an owner has no
+token.
 
-Schedulers and workers on several machines may try to claim the same run, and each of them may be killed at any time. A
-claim is one transaction that writes the worker's process into the row of the run. If that process ends, the run can be
-claimed again. The caller starts the trainer.
+A worker claims queued runs, runs whose start is overdue, and runs whose trainer has sent no heartbeat for
+TAKEOVER_AFTER_S. After the worker itself could not reach the database, it waits for as long, because the trainers could
+not send heartbeats either.
 """
 
 import secrets
-import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, and_, or_, select, update
 
 from emtc_core.errors import RunNotFoundError, RunStateError, StorageError
-from storage import clock
 from storage.engine import Database
 from storage.models import Run, SweepRow
-from storage.process_id import ProcessId, is_process_gone, observe_owner
-from storage.runs import lifecycle
-from storage.runs.lifecycle import (
-    LOST_AFTER_S,
-    START_LIMIT_S,
-    Event,
-    State,
-    check_token,
-    is_start_overdue,
-    make_owner,
-    owner_columns,
+from storage.runs.rows import (
+    RUN_COLUMNS,
+    acknowledge_pending_commands,
+    check_not_imported,
+    get_locked_row,
+    make_not_found_error,
+    read_live_status,
 )
-from storage.runs.rows import RunRow, acknowledge_pending_commands, find_run, get_locked_row
+from storage.runs.status import (
+    NOT_ENDED,
+    STATUS_COLUMNS,
+    check_allowed,
+    is_stop_requested,
+    measure_silence_s,
+    read_clock,
+)
 
+TAKEOVER_AFTER_S: Final = 60.0
+"""A worker claims a run of another owner after this time without a heartbeat."""
 NO_LIMIT = 1_000_000
 """Value of `jobs` without a limit."""
-_REMOTE_SILENCE_S = 120.0
-"""A run whose process cannot be observed can be claimed only after it has sent no heartbeat for this time."""
-_POLL_S = 0.5
-_NOT_ENDED = ("queued", "running", "paused")
-_COLUMNS = (*(Run.id, Run.sweep_id, Run.created_at, Run.started_at, Run.owner_token, *lifecycle.OWNED_COLUMNS),)
+OTHER_OWNER: Final = "other_owner"
+"""The `reason` of an error if another process has taken the run."""
+_COLUMNS = (*STATUS_COLUMNS, Run.sweep_id, Run.created_at, Run.started_at)
 
 
-class _SilenceTimer:
-    """Measures for how long the rows of runs have not changed, by this process's monotonic clock.
+def make_token() -> str:
+    """Make the token of a new owner."""
+    return secrets.token_hex(8)
 
-    The clocks of two machines may differ, so a heartbeat's time cannot be compared with the local time.
+
+def owner_values(token: str, now: datetime) -> dict[str, Any]:
+    """Return the column values of a run that the owner of a token claims now. Its trainer writes pid and host later."""
+    return {"owner_token": token, "claimed_at": now, "pid": None}
+
+
+def claim_run(connection: Connection, row: Any, token: str) -> bool:
+    """Claim a run, unless it has changed since it was read. This is the only way to take over a run.
+
+    The update names the status, the token and the heartbeat that were read. So of two processes that claim a run at the
+    same time one succeeds, and a trainer that sends a heartbeat meanwhile keeps its run.
+
+    Args:
+        connection: The transaction.
+        row: The run as read, with STATUS_COLUMNS. The caller has checked that it can be claimed.
+        token: Token of the new owner.
+
+    Returns:
+        Whether the run was claimed.
     """
-
-    def __init__(self) -> None:
-        """Start without any observation."""
-        self._last_change: dict[str, tuple[tuple[Any, ...], float]] = {}
-        self._soon_claimable: dict[str, float] = {}
-
-    def observe(self, row: Any) -> float:
-        """Record the state of a run; return for how long it has been unchanged [s]."""
-        now = time.monotonic()
-        current = (row.status, row.owner_token, row.heartbeat_at)
-        previous, since = self._last_change.get(row.id, (None, now))
-        if previous != current:
-            self._last_change[row.id], since = (current, now), now
-        return now - since
-
-    def mark_soon_claimable(self, run_id: str) -> None:
-        """Record that a run can be claimed soon if it does not change."""
-        self._soon_claimable[run_id] = time.monotonic()
-
-    def has_soon_claimable(self) -> bool:
-        """Return whether `mark_soon_claimable` was called for a run within LOST_AFTER_S."""
-        return any(time.monotonic() - at < LOST_AFTER_S for at in self._soon_claimable.values())
+    is_unchanged = (
+        Run.status == row.status,
+        Run.owner_token.is_not_distinct_from(row.owner_token),
+        Run.heartbeat_at.is_not_distinct_from(row.heartbeat_at),
+    )
+    values = {"status": "queued", "ended_at": None, "error": None, "archived_at": None}
+    claim = update(Run).where(Run.id == row.id, *is_unchanged)
+    result = connection.execute(claim.values(**values, **owner_values(token, read_clock(connection))))
+    if result.rowcount != 1:
+        return False
+    acknowledge_pending_commands(connection, [row.id])  # the trainer that they were sent to no longer owns the run
+    return True
 
 
-_SILENCE = _SilenceTimer()
+def claim_to_train(db: Database, run_id: str, token: str) -> None:
+    """Claim a run that a user starts or resumes. A lost run is taken over at once.
 
-
-def has_pending_lost_run() -> bool:
-    """Return whether a run whose process cannot be observed seems lost and can be claimed soon."""
-    return _SILENCE.has_soon_claimable()
-
-
-def start_heartbeat_watch(db: Database, run_ids: Iterable[str]) -> None:
-    """Start the timers of `wait_for_heartbeat` for all these runs, so that waiting for all takes no longer."""
-    for run_id in run_ids:
-        with suppress(RunNotFoundError):
-            row = find_run(db, run_id)
-            if _is_loss_uncertain(db, row):
-                _SILENCE.observe(row)
-
-
-def wait_for_heartbeat(db: Database, run_id: str) -> None:
-    """Wait for a heartbeat of a run that seems lost, before a user resumes, thins or deletes it.
-
-    It may be in training, unless its process is of this process table. In a SQLite file, heartbeats have the time of
-    its machine, and the local clock may be ahead of it or have been corrected. On PostgreSQL all times come from the
-    server, so this function returns at once.
+    Args:
+        db: An open database.
+        run_id: The run.
+        token: Token of the new owner.
 
     Raises:
         RunNotFoundError: If there is no such run.
-        RunStateError: If a heartbeat was written.
+        RunStateError: If it was imported, or its status does not allow a start.
     """
-    row = find_run(db, run_id)
-    first_heartbeat_at = row.heartbeat_at
-    while _is_loss_uncertain(db, row) and _SILENCE.observe(row) < LOST_AFTER_S:
-        time.sleep(_POLL_S)
-        row = find_run(db, run_id)
-        if row.heartbeat_at != first_heartbeat_at:
-            cause = "the clocks of the two machines differ. Set the clocks right."
-            if row.host == socket.gethostname():
-                cause = "the clock of this machine was changed or its trainer was suspended."
-            raise RunStateError(
-                f"Run {run_id} is training on {row.host}: its trainer has just sent a heartbeat. The run seemed lost "
-                f"because {cause}",
-                reason="at_work",
-                subject=run_id,
-            )
+    with db.transaction() as connection:
+        for _ in range(2):  # the second time, the row contains the change that made the claim fail
+            row = connection.execute(select(*RUN_COLUMNS).where(Run.id == run_id)).one_or_none()
+            if row is None:
+                raise make_not_found_error(run_id)
+            check_not_imported(row, "be resumed")
+            live_status, _ = read_live_status(db, row, read_clock(connection))
+            check_allowed(run_id, live_status, "start" if live_status == "queued" else "resume")
+            if claim_run(connection, row, token):
+                return
+    raise make_ownership_error(run_id)
 
 
-def _is_loss_uncertain(db: Database, row: RunRow) -> bool:
-    """Return whether a run seems lost but may be in training, because the clocks may differ."""
-    return db.dialect == "sqlite" and row.state == State.LOST and observe_owner(row) == "unknown"
+def check_owner(row: Any, token: str | None) -> None:
+    """Raise if the process with this token does not own a run. None: the run must not have an owner.
+
+    Raises:
+        RunStateError: If the run has another token.
+    """
+    if row.owner_token != token:
+        raise make_ownership_error(row.id)
+
+
+def check_owned(connection: Connection, run_id: str, token: str | None) -> None:
+    """Raise if the process with this token does not own a run. Must be called in the transaction that writes.
+
+    Args:
+        connection: The connection of the transaction. It locks the row.
+        run_id: The run.
+        token: Token of this process; None: the run must not have an owner.
+
+    Raises:
+        RunNotFoundError: If the run was deleted.
+        RunStateError: If the run has another token.
+    """
+    columns = select(Run.id, Run.owner_token).where(Run.id == run_id).with_for_update()
+    row = connection.execute(columns).one_or_none()
+    if row is None:
+        raise make_deleted_error(run_id)
+    check_owner(row, token)
+
+
+def make_ownership_error(run_id: str) -> RunStateError:
+    """Make the error of a process that does not own a run."""
+    message = f"Run {run_id} belongs to another process now, so this process must not write to it."
+    return RunStateError(message, reason=OTHER_OWNER, subject=run_id)
+
+
+def make_deleted_error(run_id: str) -> RunNotFoundError:
+    """Make the error of a trainer whose run was deleted."""
+    return RunNotFoundError(f"Run {run_id} was deleted while it was trained.", reason="deleted", subject=run_id)
+
+
+def remove_owner(connection: Connection, row: Any) -> None:
+    """Mark a run as stopped before its data are removed, so that no trainer writes to it and no worker claims it.
+
+    Args:
+        connection: The transaction, in which the row is locked.
+        row: The run as read. Nothing happens if it has ended.
+    """
+    if row.status not in NOT_ENDED:
+        return
+    values = ended_values("stopped", row.heartbeat_at or read_clock(connection), error=row.error)
+    connection.execute(update(Run).where(Run.id == row.id).values(**values))
 
 
 @dataclass(frozen=True)
@@ -131,107 +172,142 @@ class ClaimedRun:
     resume: bool
     token: str
     """Token by which the trainer owns the run."""
-    host: str | None = None
-    """The machine that trained the run before, which may have its checkpoints."""
 
 
-def claim_run(
-    db: Database,
-    sweep_id: str,
-    worker: ProcessId,
-    *,
-    jobs: int,
-    has_trainer: Callable[[str], bool] = lambda run_id: False,
-    excluded_ids: Collection[str] = (),
-) -> ClaimedRun | None:
-    """Claim the next queued or lost run of a sweep, if fewer than `jobs` of its runs are in training.
+class RunClaimer:
+    """Claims queued and lost runs for one worker."""
 
-    Args:
-        db: An open database.
-        sweep_id: The sweep.
-        worker: The process that claims.
-        jobs: Maximum number of runs of the sweep in training, over all schedulers.
-        has_trainer: Returns whether this machine has a trainer of a run, by run id. A trainer may be unknown to the
-            database, if the claiming process ended before it recorded the trainer.
-        excluded_ids: Ids of runs that must not be claimed.
+    def __init__(
+        self,
+        db: Database,
+        *,
+        takeover_after_s: float = TAKEOVER_AFTER_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Claim runs of a database.
 
-    Returns:
-        The claim, or None if the sweep was stopped, `jobs` runs are in training, or no run can be claimed.
+        Args:
+            db: An open database.
+            takeover_after_s: Time without a heartbeat after which a run is claimed; also the time without a takeover
+                after the database could not be reached [s].
+            monotonic: Clock that measures the time since the database could not be reached [s].
+        """
+        self._db, self._takeover_after_s, self._monotonic = db, takeover_after_s, monotonic
+        self._unreachable_at: float | None = None
+        self.has_pending_lost_run = False
+        """Whether the last call found a lost run that can be claimed soon."""
 
-    Raises:
-        StorageError: If there is no such sweep.
-    """
-    with db.transaction() as connection:
-        if lock_sweep(connection, sweep_id).status == "stopped":
-            return None
-        not_ended = select(*_COLUMNS).where(Run.sweep_id == sweep_id, Run.status.in_(_NOT_ENDED))
+    def check_database(self) -> None:
+        """Read from the database, so that an outage is noticed while no run is claimed.
+
+        Raises:
+            StorageError: If the database does not answer.
+        """
+        with self._noting_outages(), self._db.read() as connection:
+            read_clock(connection)
+
+    def claim_in_sweep(self, sweep_id: str, *, jobs: int, excluded_ids: Collection[str] = ()) -> ClaimedRun | None:
+        """Claim the next queued or lost run of a sweep, if fewer than `jobs` of its runs are in training.
+
+        Args:
+            sweep_id: The sweep.
+            jobs: Maximum number of runs of the sweep in training, over all workers.
+            excluded_ids: Ids of runs that must not be claimed.
+
+        Returns:
+            The claim, or None if the sweep was stopped, `jobs` runs are in training, or no run can be claimed.
+
+        Raises:
+            StorageError: If there is no such sweep, or the database does not answer.
+        """
+        with self._noting_outages(), self._db.transaction() as connection:
+            if lock_sweep(connection, sweep_id).status == "stopped":
+                return None
+            free, n_active = self._split_free_and_active(connection, sweep_id)
+            if n_active >= jobs:
+                return None
+            for row in free:
+                token = make_token()
+                if row.id not in excluded_ids and claim_run(connection, row, token):
+                    return ClaimedRun(row.id, resume=row.started_at is not None, token=token)
+        return None
+
+    def claim_next(self, *, excluded_ids: Collection[str] = ()) -> ClaimedRun | None:
+        """Claim the oldest run that is queued or lost in an active sweep, or queued without a sweep.
+
+        A lost run without a sweep is not claimed, because the user who started it decides whether to resume it.
+
+        Args:
+            excluded_ids: Ids of runs that must not be claimed.
+
+        Returns:
+            The claim, or None if no run can be claimed.
+
+        Raises:
+            StorageError: If the database does not answer.
+        """
+        in_sweep = and_(SweepRow.status == "active", Run.status.in_(NOT_ENDED))
+        without_sweep = and_(Run.sweep_id.is_(None), Run.status == "queued", Run.owner_token.is_(None))
+        runs = select(*_COLUMNS).outerjoin(SweepRow, SweepRow.id == Run.sweep_id)
+        with self._noting_outages():
+            with self._db.read() as connection:
+                statement = runs.where(or_(in_sweep, without_sweep)).order_by(Run.created_at, Run.id)
+                free = self._list_free(connection.execute(statement).all(), read_clock(connection))
+            for row in free:
+                if row.id in excluded_ids:
+                    continue
+                token = make_token()
+                with self._db.transaction() as connection:
+                    if row.sweep_id is not None and lock_sweep(connection, row.sweep_id).status == "stopped":
+                        continue
+                    if claim_run(connection, row, token):
+                        return ClaimedRun(row.id, resume=row.started_at is not None, token=token)
+        return None
+
+    def count_free_and_active(self, sweep_id: str) -> tuple[int, int]:
+        """Count the runs of a sweep that can be claimed now, and the runs in training.
+
+        Raises:
+            StorageError: If the database cannot be read.
+        """
+        with self._noting_outages(), self._db.read() as connection:
+            free, n_active = self._split_free_and_active(connection, sweep_id)
+        return len(free), n_active
+
+    @contextmanager
+    def _noting_outages(self) -> Generator[None]:
+        try:
+            yield
+        except StorageError:
+            self._unreachable_at = self._monotonic()
+            raise
+
+    def _split_free_and_active(self, connection: Connection, sweep_id: str) -> tuple[list[Any], int]:
+        """List the runs of a sweep that can be claimed, and count those in training. A paused run is neither."""
+        not_ended = select(*_COLUMNS).where(Run.sweep_id == sweep_id, Run.status.in_(NOT_ENDED))
         rows = connection.execute(not_ended.order_by(Run.created_at, Run.id)).all()
-        free, n_active = _split_free_and_active(rows, has_trainer)
-        if n_active >= jobs:
-            return None
-        return _claim_first(connection, [row for row in free if row.id not in excluded_ids], worker)
+        free = self._list_free(rows, read_clock(connection))
+        paused = [row for row in rows if row.status == "paused"]
+        return free, len(rows) - len({row.id for row in (*free, *paused)})
 
+    def _list_free(self, rows: Sequence[Any], now: datetime) -> list[Any]:
+        self.has_pending_lost_run = False
+        return [row for row in rows if self._is_free(row, now)]
 
-def count_claimable_and_active(
-    db: Database, sweep_id: str, *, has_trainer: Callable[[str], bool] = lambda run_id: False
-) -> tuple[int, int]:
-    """Count the runs of a sweep that can be claimed now, and the runs in training.
-
-    Args:
-        db: An open database.
-        sweep_id: The sweep.
-        has_trainer: As in `claim_run`.
-
-    Raises:
-        StorageError: If the database cannot be read.
-    """
-    not_ended = select(*_COLUMNS).where(Run.sweep_id == sweep_id, Run.status.in_(_NOT_ENDED))
-    with db.read() as connection:
-        rows = connection.execute(not_ended).all()
-    free, n_active = _split_free_and_active(rows, has_trainer)
-    return len(free), n_active
-
-
-def claim_next_run(
-    db: Database,
-    worker: ProcessId,
-    *,
-    has_trainer: Callable[[str], bool] = lambda run_id: False,
-    excluded_ids: Collection[str] = (),
-) -> ClaimedRun | None:
-    """Claim the oldest run that is queued or lost in an active sweep, or queued without a sweep.
-
-    A lost run without a sweep is not claimed, because the user who started it decides whether to resume it. If no run
-    of a sweep can be claimed, the next sweep is tried.
-
-    Args:
-        db: An open database.
-        worker: The process that claims.
-        has_trainer: As in `claim_run`.
-        excluded_ids: Ids of runs that must not be claimed.
-
-    Returns:
-        The claim, or None if no run can be claimed.
-    """
-    in_sweep = and_(SweepRow.status == "active", Run.status.in_(_NOT_ENDED))
-    without_sweep = and_(Run.sweep_id.is_(None), Run.status == "queued", Run.pid.is_(None))
-    runs = select(*_COLUMNS).outerjoin(SweepRow, SweepRow.id == Run.sweep_id)
-    with db.read() as connection:
-        rows = connection.execute(runs.where(or_(in_sweep, without_sweep)).order_by(Run.created_at, Run.id)).all()
-    free = [row for row in rows if row.id not in excluded_ids and _is_free(row, has_trainer)]
-    for sweep_id in dict.fromkeys(row.sweep_id for row in free):
-        if sweep_id is None:
-            with db.transaction() as connection:
-                claim = _claim_first(connection, [row for row in free if row.sweep_id is None], worker)
-        else:
-            claim = claim_run(db, sweep_id, worker, jobs=NO_LIMIT, has_trainer=has_trainer, excluded_ids=excluded_ids)
-        if claim is not None:
-            return claim
-    return None
+    def _is_free(self, row: Any, now: datetime) -> bool:
+        """Return whether a run can be claimed, and note a lost run that can be claimed soon."""
+        live_status, _ = read_live_status(self._db, row, now)
+        if live_status != "lost":
+            return live_status == "queued"
+        was_silent = row.status == "queued" or measure_silence_s(row, now) >= self._takeover_after_s
+        last = self._unreachable_at
+        was_reachable = last is None or self._monotonic() - last >= self._takeover_after_s
+        self.has_pending_lost_run |= not (was_silent and was_reachable)
+        return was_silent and was_reachable
 
 
 def return_to_queue(
-    db: Database, run_id: str, *, token: str, claim: ClaimedRun | None = None
+    db: Database, run_id: str, *, token: str, is_launcher: bool = False
 ) -> Literal["queued", "stopped"] | None:
     """Return a run to the queue because the machine is needed for something else. Only its owner can do this.
 
@@ -241,8 +317,8 @@ def return_to_queue(
         db: An open database.
         run_id: The run.
         token: Token by which the caller owns the run.
-        claim: The claim of the process that starts trainers. A trainer passes None; then a run that is still
-            queued is not changed, because the process that claimed it returns it.
+        is_launcher: The caller starts trainers. A trainer does not change a run that has not started, because its
+            launcher returns it.
 
     Returns:
         The new status, or None if the run was not changed.
@@ -255,37 +331,31 @@ def return_to_queue(
         sweep_id = connection.execute(select(Run.sweep_id).where(Run.id == run_id)).scalar_one_or_none()
         sweep = find_sweep_locked(connection, sweep_id) if sweep_id else None  # lock the sweep before the run
         row = get_locked_row(connection, run_id)
-        check_token(row, token)
-        state = lifecycle.refine(row, row.status)
-        stops = state in (State.STOPPING, State.PAUSED) or (sweep is not None and sweep.status == "stopped")
-        lifecycle.check_allowed(run_id, state, Event.STOP if stops else Event.RETURN_TO_QUEUE)
-        if row.status == "queued" and claim is None:
+        check_owner(row, token)
+        is_paused = row.status == "paused"
+        stops = is_paused or is_stop_requested(row) or (sweep is not None and sweep.status == "stopped")
+        if row.status == "queued" and not is_launcher:
             return None
         if stops:
             reason = f"It was paused when its worker had to leave the machine. Resume with: emtc resume {run_id}"
-            error = reason if state == State.PAUSED else None
-            values = {"status": "stopped", "ended_at": clock.now(), "error": error}
+            values = ended_values("stopped", read_clock(connection), error=reason if is_paused else None)
         else:
             acknowledge_pending_commands(connection, [run_id])
-            values = ownerless()
-            if claim is not None and row.status == "queued":
-                values["host"] = claim.host  # the machine that may have the checkpoints; the claim replaced it
+            values = queued_values()
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
     return "stopped" if stops else "queued"
 
 
-def ownerless() -> dict[str, Any]:
-    """Return the column values of a queued run without an owner. The host of the last owner is kept.
-
-    The token is new, so that an earlier owner that was suspended and continues no longer owns the run.
-    """
-    cleared = dict.fromkeys(("pid", "pid_created_at", "process_key", "claimed_at", "ended_at", "error"))
-    return {"status": "queued", **cleared, "owner_token": secrets.token_hex(8)}
+def queued_values() -> dict[str, Any]:
+    """Return the column values of a queued run without an owner. The host of the last trainer is kept."""
+    return {"status": "queued", **dict.fromkeys(("owner_token", "claimed_at", "pid", "ended_at", "error"))}
 
 
-def is_unclaimed(row: Any) -> bool:
-    """Return whether a run is queued and no process has claimed it."""
-    return row.status == "queued" and (row.pid is None or is_process_gone(row))
+def ended_values(
+    status: Literal["finished", "stopped", "failed"], ended_at: datetime, *, error: str | None
+) -> dict[str, Any]:
+    """Return the column values of a run that has ended. It has no owner."""
+    return {"status": status, "error": error, "ended_at": ended_at, "owner_token": None, "pid": None}
 
 
 def find_sweep_locked(connection: Connection, sweep_id: str) -> Any:
@@ -307,51 +377,3 @@ def lock_sweep(connection: Connection, sweep_id: str) -> Any:
             f'There is no sweep "{sweep_id}". List them with: emtc sweep --list', reason="not_found", subject=sweep_id
         )
     return row
-
-
-def _split_free_and_active(rows: Sequence[Any], has_trainer: Callable[[str], bool]) -> tuple[list[Any], int]:
-    """List the runs that can be claimed, and count the runs in training. A paused run is neither."""
-    free = [row for row in rows if _is_free(row, has_trainer)]
-    paused = [row for row in rows if row.status == "paused"]
-    return free, len(rows) - len({row.id for row in (*free, *paused)})
-
-
-def _is_free(row: Any, has_trainer: Callable[[str], bool]) -> bool:
-    """Return whether a run that has not ended can be claimed."""
-    if row.status == "queued" and row.pid is None:
-        return True
-    is_overdue = row.status == "queued" and is_start_overdue(row, clock.now())
-    presence = observe_owner(row)
-    if presence == "ended":  # the trainer that it started may be unknown to the database
-        return is_overdue or not has_trainer(row.id)
-    if presence == "alive":  # it may be in training, even without heartbeats
-        return is_overdue
-    # The process cannot be observed, and its clock may be ahead or behind. So the row must not change for some time.
-    unchanged_s = _SILENCE.observe(row)
-    if row.status == "queued":
-        seems_lost, needed_s = is_overdue, START_LIMIT_S
-    else:
-        last = row.heartbeat_at or row.started_at
-        seems_lost = last is None or (clock.now() - last).total_seconds() > _REMOTE_SILENCE_S
-        needed_s = LOST_AFTER_S if seems_lost else _REMOTE_SILENCE_S
-    if seems_lost and unchanged_s < needed_s:
-        _SILENCE.mark_soon_claimable(row.id)
-    return unchanged_s >= needed_s
-
-
-def _claim_first(connection: Connection, rows: Sequence[Any], worker: ProcessId) -> ClaimedRun | None:
-    """Claim the first run that has not changed since it was read. Another process may have claimed or stopped it."""
-    for candidate in rows:
-        row = connection.execute(select(*_COLUMNS).where(Run.id == candidate.id).with_for_update(of=Run)).one_or_none()
-        if row is None or (row.status, row.owner_token, row.heartbeat_at) != (
-            candidate.status,
-            candidate.owner_token,
-            candidate.heartbeat_at,
-        ):
-            continue
-        if row.status != "queued":  # commands to the trainer that has ended are obsolete
-            acknowledge_pending_commands(connection, [row.id])
-        owner = make_owner(worker)
-        connection.execute(update(Run).where(Run.id == row.id).values(status="queued", **owner_columns(owner)))
-        return ClaimedRun(row.id, resume=row.started_at is not None, token=owner.token, host=row.host)
-    return None

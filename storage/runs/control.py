@@ -12,23 +12,23 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from sqlalchemy import ColumnElement, insert, select, update
+from sqlalchemy import ColumnElement, and_, insert, select, update
 
 from emtc_core.control import Command, Question, QuestionKind
-from emtc_core.errors import CommandTimeoutError, RunStateError, StorageError
-from storage import clock
+from emtc_core.errors import CommandTimeoutError, RunNotFoundError, RunStateError, StorageError
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.models import CommandRow, EpisodeRow, RequestedEvaluationRow, Run, get_first_playback
 from storage.retry import Outage
 from storage.runs.changes import finish_run
-from storage.runs.lifecycle import ANSWERING_STATES, HEARTBEAT_S, State
+from storage.runs.claims import check_owned, check_owner, make_deleted_error
 from storage.runs.rows import RunRow, find_run
+from storage.runs.status import HEARTBEAT_S, Action, allows, check_allowed, read_clock
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,8 +38,14 @@ POLL_S = 0.25
 """Interval at which a trainer reads its commands."""
 ACKNOWLEDGE_S = 15.0
 """Default time to wait until a trainer acknowledges a command."""
-_READS_COMMANDS = (State.STARTING, State.RUNNING, State.PAUSED, State.STOPPING)
-_COMMANDS: tuple[str, ...] = (*get_args(Command), *get_args(QuestionKind))
+_ACTIONS: Mapping[str, Action] = {
+    "stop": "stop",
+    "pause": "pause",
+    "resume": "continue",
+    "evaluate": "evaluate",
+    "play": "evaluate",
+}
+"""Command → the action that the status of the run must allow."""
 
 Stage = Literal["waiting", "playing", "answered", "unanswered"]
 """`waiting`: not read by the trainer yet. `playing`: read, without a result. `answered`: the result is stored.
@@ -63,14 +69,39 @@ def request_stop(db: Database, run_id: str, *, patience_s: float = ACKNOWLEDGE_S
 
     Raises:
         RunNotFoundError: If there is no such run.
-        RunStateError: If the run has ended, or has no trainer.
+        RunStateError: If its status does not allow a stop.
         CommandTimeoutError: If the trainer does not acknowledge within `patience_s`. The request stays in the database.
     """
     row = find_run(db, run_id)
-    if row.state == State.CREATED:
-        finish_run(db, row.id, "stopped")
+    command_id = stop_run(db, row.id)
+    if command_id is None:
         return f"Run {row.id} was queued. It was removed from the queue."
-    return send_and_wait(db, row.id, "stop", patience_s=patience_s)
+    return wait_for_acknowledgement(db, row.id, command_id, "stop", patience_s=patience_s)
+
+
+def stop_run(db: Database, run_id: str) -> int | None:
+    """Stop a queued run, or send a stop command to the trainer of another run without waiting for it.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+
+    Returns:
+        The id of the command; None for a queued run.
+
+    Raises:
+        RunNotFoundError: If there is no such run.
+        RunStateError: If its status does not allow a stop.
+    """
+    row = find_run(db, run_id)
+    if row.live_status == "queued":
+        try:
+            finish_run(db, row.id, "stopped")
+        except RunStateError:  # a process has just claimed it, or another user has stopped it
+            row = find_run(db, row.id)
+        else:
+            return None
+    return send_command(db, row.id, "stop")
 
 
 def send_and_wait(db: Database, run_id: str, command: Command, *, patience_s: float = ACKNOWLEDGE_S) -> str:
@@ -87,7 +118,7 @@ def send_and_wait(db: Database, run_id: str, command: Command, *, patience_s: fl
 
     Raises:
         RunNotFoundError: If there is no such run.
-        RunStateError: If the run has no trainer.
+        RunStateError: If its status does not allow the command.
         CommandTimeoutError: If the trainer does not acknowledge within `patience_s`. The request stays in the database.
     """
     return wait_for_acknowledgement(db, run_id, send_command(db, run_id, command), command, patience_s=patience_s)
@@ -122,10 +153,11 @@ def wait_for_acknowledgement(
             acknowledged_at = connection.execute(acknowledged).scalar_one_or_none()
         if acknowledged_at is not None:
             return f"Run {row.id} acknowledged {command} after {waited:.1f} s."
-        if row.state in (State.STOPPED, State.FINISHED, State.FAILED):
-            return f"Run {row.id} is {row.state.value}: it ended before it acknowledged {command}."
-        if row.state == State.LOST:
-            raise _make_lost_error(row.id)
+        if row.live_status in ("stopped", "finished", "failed"):
+            return f"Run {row.id} is {row.live_status}: it ended before it acknowledged {command}."
+        if row.live_status == "lost":
+            message = f"No response: the trainer of run {row.id} sends no heartbeat. See: emtc show {row.id}"
+            raise CommandTimeoutError(message, reason="trainer_gone", subject=row.id)
         time.sleep(POLL_S)
     raise CommandTimeoutError(
         f"No response within {patience_s:.0f} s: the trainer of run {run_id} is starting or busy. "
@@ -149,22 +181,16 @@ def send_command(db: Database, run_id: str, command: Command | QuestionKind, *, 
 
     Raises:
         RunNotFoundError: If there is no such run.
-        RunStateError: If the run has no trainer that can do this, or no such episode.
-        CommandTimeoutError: If the trainer has exited.
+        RunStateError: If the status of the run does not allow the command, or it has no such episode.
     """
-    if command not in _COMMANDS:
+    if command not in _ACTIONS:
         raise RunStateError(
-            f"A command is one of {', '.join(_COMMANDS)} (got {command}).", reason="unknown_command", subject=command
+            f"A command is one of {', '.join(_ACTIONS)} (got {command}).", reason="unknown_command", subject=command
         )
     row = find_run(db, run_id)
-    if row.state == State.LOST:
-        raise _make_lost_error(row.id)
-    if row.state not in (_READS_COMMANDS if command in get_args(Command) else ANSWERING_STATES):
-        raise RunStateError(
-            f"Run {row.id} is {row.state.value}, so it has no trainer that can {command}.",
-            reason="no_trainer",
-            subject=row.id,
-        )
+    check_allowed(row.id, row.live_status, _ACTIONS[command])
+    if row.live_status == "queued":  # `stop_run` stops it
+        raise RunStateError(f"Run {row.id} is queued. No trainer reads its commands.", reason="queued", subject=row.id)
     if episode is not None:
         if command != "play":
             raise RunStateError(
@@ -178,15 +204,11 @@ def send_command(db: Database, run_id: str, command: Command | QuestionKind, *, 
                 raise RunStateError(
                     f"Run {row.id} has no recorded episode {episode}.", reason="no_episode", subject=episode
                 )
-    values = {"run_id": row.id, "command": command, "requested_at": clock.now(), "episode": episode}
+    values: dict[str, Any] = {"run_id": row.id, "command": command, "episode": episode}
     with db.transaction() as connection:
+        values["requested_at"] = read_clock(connection)
         result = connection.execute(insert(CommandRow).returning(CommandRow.id), values)
         return result.scalar_one()
-
-
-def _make_lost_error(run_id: str) -> CommandTimeoutError:
-    message = f"No response: the trainer of run {run_id} has exited. See: emtc show {run_id}"
-    return CommandTimeoutError(message, reason="trainer_gone", subject=run_id)
 
 
 def command_log(db: Database, run_id: str) -> pd.DataFrame:
@@ -207,7 +229,10 @@ def command_log(db: Database, run_id: str) -> pd.DataFrame:
 
 
 class DatabaseControl:
-    """Implements `emtc_core.control.Control`. A thread reads commands into a queue, and `poll` reads the queue."""
+    """Implements `emtc_core.control.Control`. A thread reads commands into a queue, and `poll` reads the queue.
+
+    If another process owns the run, the thread ends, and `poll` raises an error that ends the training.
+    """
 
     def __init__(self, db: Database, run_id: str, *, poll_s: float = POLL_S, token: str | None = None) -> None:
         """Start the thread.
@@ -216,9 +241,10 @@ class DatabaseControl:
             db: An open database.
             run_id: The run.
             poll_s: Interval between reads of the commands [s].
-            token: Owner token. The status is written only while the run has this token.
+            token: Owner token of this process; None for a run without an owner.
         """
         self._db, self._run_id, self._poll_s, self._token = db, run_id, poll_s, token
+        self._failure: StorageError | None = None
         self._outage = Outage(_log, f"run {run_id}: cannot read commands")
         self._commands: deque[tuple[int, Command | Question]] = deque()
         self._acknowledged: deque[int] = deque()
@@ -229,7 +255,14 @@ class DatabaseControl:
         self._thread.start()
 
     def poll(self) -> Command | Question | None:
-        """Return the oldest command that was not returned yet, or None. Reads only the queue, not the database."""
+        """Return the oldest command that was not returned yet, or None. Reads only the queue, not the database.
+
+        Raises:
+            RunStateError: If another process owns the run.
+            RunNotFoundError: If the run was deleted.
+        """
+        if self._failure is not None:
+            raise self._failure
         if not self._commands:
             return None
         command_id, command = self._commands.popleft()
@@ -249,11 +282,12 @@ class DatabaseControl:
         self._thread.join(timeout=30)
 
     def _run(self) -> None:
-        while not self._closing:
+        while not self._closing and self._failure is None:
             self._tick()
             self._wake.wait(self._poll_s)
             self._wake.clear()
-        self._tick()
+        if self._failure is None:
+            self._tick()
 
     def _tick(self) -> None:
         """Write, then read. A failed write is repeated before further commands are read."""
@@ -261,18 +295,23 @@ class DatabaseControl:
             self._write()
             self._read()
             self._outage.recovered()
+        except (RunStateError, RunNotFoundError) as error:
+            self._failure = error
         except StorageError as error:
             self._outage.failed(str(error))
 
     def _read(self) -> None:
-        columns = select(CommandRow.id, CommandRow.command, CommandRow.episode).where(
-            CommandRow.run_id == self._run_id,
-            CommandRow.id > self._last_id,
-            CommandRow.acknowledged_at.is_(None),
-        )
+        is_new = and_(CommandRow.run_id == Run.id, CommandRow.id > self._last_id, CommandRow.acknowledged_at.is_(None))
+        columns = select(Run.id, Run.owner_token, CommandRow.id.label("command_id"), CommandRow.command)
+        statement = columns.add_columns(CommandRow.episode).outerjoin(CommandRow, is_new).where(Run.id == self._run_id)
         with self._db.read() as connection:
-            rows = connection.execute(columns.order_by(CommandRow.id)).all()
-        for command_id, name, episode in rows:  # send_command allows only valid names
+            rows = connection.execute(statement.order_by(CommandRow.id)).all()
+        if not rows:
+            raise make_deleted_error(self._run_id)
+        check_owner(rows[0], self._token)
+        for _, _, command_id, name, episode in rows:  # send_command allows only valid names
+            if command_id is None:
+                return  # there is no new command
             if name in get_args(QuestionKind):
                 command = Question(cast("QuestionKind", name), command_id, repeats_episode=episode)
             else:
@@ -285,11 +324,13 @@ class DatabaseControl:
         if not acknowledged and status is None:
             return
         with self._db.transaction() as connection:
+            check_owned(connection, self._run_id, self._token)
             if acknowledged:
                 commands = update(CommandRow).where(CommandRow.id.in_(acknowledged))
-                connection.execute(commands.values(acknowledged_at=clock.now()))
+                connection.execute(commands.values(acknowledged_at=read_clock(connection)))
             if status is not None:
-                connection.execute(update(Run).where(*_is_owned(self._run_id, self._token)).values(status=status))
+                is_training = (Run.id == self._run_id, Run.status.in_(("running", "paused")))
+                connection.execute(update(Run).where(*is_training).values(status=status))
         for _ in acknowledged:
             self._acknowledged.popleft()
         if self._status == status:
@@ -297,7 +338,10 @@ class DatabaseControl:
 
 
 class Heartbeat:
-    """Writes the time to `runs.heartbeat_at` every HEARTBEAT_S, in a separate thread."""
+    """Writes the time to `runs.heartbeat_at` every HEARTBEAT_S, in a separate thread, until the run has another owner.
+
+    `DatabaseControl.poll` ends the training then.
+    """
 
     def __init__(self, db: Database, run_id: str, *, every_s: float = HEARTBEAT_S, token: str | None = None) -> None:
         """Start the thread.
@@ -306,7 +350,7 @@ class Heartbeat:
             db: An open database.
             run_id: The run.
             every_s: Interval [s].
-            token: Owner token. Heartbeats are written only while the run has this token.
+            token: Owner token of this process; None for a run without an owner.
         """
         self._db, self._run_id, self._every_s, self._token = db, run_id, every_s, token
         self._outage = Outage(_log, f"run {run_id}: cannot write heartbeats")
@@ -322,24 +366,34 @@ class Heartbeat:
     def _run(self) -> None:
         while True:
             try:
-                self._beat()
+                if not write_heartbeat(self._db, self._run_id, self._token):
+                    return
                 self._outage.recovered()
             except StorageError as error:
                 self._outage.failed(str(error))
             if self._closing.wait(self._every_s):
                 return
 
-    def _beat(self) -> None:
-        with self._db.transaction() as connection:
-            connection.execute(
-                update(Run).where(*_is_owned(self._run_id, self._token)).values(heartbeat_at=clock.now())
-            )
 
+def write_heartbeat(db: Database, run_id: str, token: str | None) -> bool:
+    """Write the time to `runs.heartbeat_at`; return False if the run is not in training or has another owner.
 
-def _is_owned(run_id: str, token: str | None) -> tuple[ColumnElement[bool], ...]:
-    """Return SQL conditions: the run is in training and has this token. So an earlier owner writes nothing."""
-    has_token = () if token is None else (Run.owner_token == token,)
-    return (Run.id == run_id, Run.status.in_(("running", "paused")), *has_token)
+    Args:
+        db: An open database.
+        run_id: The run.
+        token: Owner token of this process; None for a run without an owner.
+
+    Raises:
+        StorageError: If the database cannot be written.
+    """
+    is_owned = (
+        Run.id == run_id,
+        Run.owner_token.is_not_distinct_from(token),
+        Run.status.in_(("running", "paused")),
+    )
+    with db.transaction() as connection:
+        heartbeat = update(Run).where(*is_owned).values(heartbeat_at=read_clock(connection))
+        return connection.execute(heartbeat).rowcount == 1
 
 
 @dataclass(frozen=True)
@@ -421,7 +475,7 @@ def _make_request(run: RunRow, row: Any) -> EvaluationRequest:
         outcome = (row.env_step, row.episodes, row.wins, row.return_mean, row.length_mean, row.again_of)
         answer = RequestedEvaluation(*outcome, playback=get_first_playback(row.id))
         stage = "answered"
-    elif run.state not in ANSWERING_STATES or not is_for_present_owner:
+    elif not allows(run.live_status, "evaluate") or not is_for_present_owner:
         stage = "unanswered"
     else:
         stage = "waiting" if row.acknowledged_at is None else "playing"

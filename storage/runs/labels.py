@@ -11,9 +11,8 @@ from storage.engine import Database
 from storage.frames import in_parts
 from storage.guards import MAX_NAME_LENGTH, shorten
 from storage.models import Run
-from storage.runs import lifecycle
-from storage.runs.lifecycle import Event
-from storage.runs.rows import STATE_COLUMNS, get_locked_row, get_state
+from storage.runs.rows import get_locked_row, read_live_status
+from storage.runs.status import STATUS_COLUMNS, check_allowed, read_clock
 
 VisibilityAction = Literal["hide", "show", "archive", "restore"]
 
@@ -102,17 +101,11 @@ def set_visibility(db: Database, run_ids: Sequence[str], act: VisibilityAction) 
     column = Run.hidden_at if act in ("hide", "show") else Run.archived_at
     sets_time = act in ("hide", "archive")
     with db.transaction() as connection:
-        rows = list(_read_locked(connection, run_ids, column.label("since"), *STATE_COLUMNS))
+        rows = list(_read_locked(connection, run_ids, column.label("since"), *STATUS_COLUMNS))
         if act == "archive":
+            now = read_clock(connection)
             for row in rows:
-                state = get_state(row)
-                if not lifecycle.allows(state, Event.DELETE):
-                    raise RunStateError(
-                        f"Run {row.id} is {state.value}. A run can be archived only after it has ended. "
-                        f"Stop it with: emtc stop {row.id}",
-                        reason="at_work",
-                        subject=row.id,
-                    )
+                check_allowed(row.id, read_live_status(db, row, now)[0], "archive")
         ids = [row.id for row in rows if (row.since is None) == sets_time]
         for part in in_parts(ids):
             values = {column.key: datetime.now(UTC) if sets_time else None}

@@ -31,10 +31,8 @@ from storage.models import (
     Transition,
     TransitionSummary,
 )
-from storage.runs import lifecycle
-from storage.runs.claims import wait_for_heartbeat
-from storage.runs.lifecycle import Event, check_token
-from storage.runs.rows import get_locked_row, get_state, summarize_bucket, update_run_summary
+from storage.runs.claims import check_owner, remove_owner
+from storage.runs.rows import get_locked_row, lock_for_action, summarize_bucket, update_run_summary
 
 _TABLES_BY_STEP = (
     *(Transition, EvalEpisode, GateStats, MetricRow, Evaluation, RequestedEvaluationRow, PolicyEvaluation),
@@ -167,7 +165,7 @@ def rewind_run(
         db: An open database.
         run_id: The run.
         env_step: Env step of the loaded checkpoint: 0, or the last env step of an episode.
-        token: Token by which the caller owns the run.
+        token: Token of the owner; None for a run without an owner.
         checkpoint: The checkpoint file that was loaded.
         passed_over: Why newer checkpoint files were not loaded.
 
@@ -177,7 +175,7 @@ def rewind_run(
     """
     with db.transaction() as connection:
         row = get_locked_row(connection, run_id)
-        check_token(row, token)
+        check_owner(row, token)
         episodes = _rewind(connection, run_id, env_step, reached=row.env_steps)
         values = {
             "run_id": run_id,
@@ -267,11 +265,10 @@ def remove_run(db: Database, run_id: str) -> None:
         RunStateError: If the run has a trainer. Nothing is deleted then.
         StorageError: If EMTC_FILES cannot be used. Nothing is deleted then.
     """
-    wait_for_heartbeat(db, run_id)
     while True:
         with db.transaction() as connection:
-            row = get_locked_row(connection, run_id)
-            lifecycle.check_allowed(run_id, get_state(row), Event.DELETE)
+            row = lock_for_action(db, connection, run_id, "delete")
+            remove_owner(connection, row)
             remove_run_folder(db, run_id)
             end = _find_episode_end(connection, run_id, row.env_steps - _DELETE_STEPS)
             _rewind(connection, run_id, end, reached=row.env_steps)

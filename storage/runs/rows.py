@@ -1,4 +1,4 @@
-"""Find a run, observe its process, and update the summaries that are stored with it.
+"""Find a run, compute its status, and update the summaries that are stored with it.
 
 The row of a run contains `mu_w` and `gate_removed`, so that a list of thousands of runs can be sorted and filtered by
 them. The table `transition_summary` contains sums over SUMMARY_STEPS transitions, for charts of whole runs. Both are
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import ColumnElement, Connection, case, func, insert, literal, select, update
 
 from emtc_core.errors import RunNotFoundError, RunStateError
-from storage import clock
 from storage.engine import Database
 from storage.files import read_stall_reason
 from storage.models import (
@@ -29,25 +28,22 @@ from storage.models import (
     Transition,
     TransitionSummary,
 )
-from storage.process_id import is_process_alive
-from storage.runs import lifecycle
-from storage.runs.lifecycle import LiveStatus, State, live_status
+from storage.runs.status import (
+    LOST_AFTER_S,
+    NOT_ENDED,
+    STOP_ASKED_AT,
+    Action,
+    Status,
+    check_allowed,
+    read_clock,
+    status,
+)
 
 if TYPE_CHECKING:  # only the summaries of transitions need numpy
     import numpy as np
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
-
-STOP_ASKED_AT: Final = (
-    select(func.max(CommandRow.requested_at))
-    .where(CommandRow.run_id == Run.id, CommandRow.command == "stop")
-    .scalar_subquery()
-    .label("stop_asked_at")
-)
-"""Time of the last request to stop the run."""
-STATE_COLUMNS: Final = (*(Run.id, *lifecycle.OWNED_COLUMNS, Run.started_at, STOP_ASKED_AT),)
-"""The columns that `observe` and `get_state` need."""
 
 _CURVE_TABLES: Final = ("evaluations", "metrics")
 PRUNED: Final = "pruned"
@@ -65,18 +61,18 @@ if TYPE_CHECKING:
 
     @dataclass(frozen=True)
     class RunRow(Run):
-        """The row of a run, and what is computed from it and from its process. The columns are declared in `Run`."""
+        """The row of a run, and what is computed from it. The columns are declared in `Run`."""
 
         stop_asked_at: datetime | None
-        live_status: LiveStatus
-        state: State
+        live_status: Status
+        """The status that people see. `status` is the stored one."""
         stall: str | None
         """Why the recorder waits (full disk, locked database), or None."""
 
 else:  # the same fields, as a record that is independent of the database
     RunRow = make_dataclass(
         "RunRow",
-        [*(column.name for column in RUN_COLUMNS), "live_status", "state", "stall"],
+        [*(column.name for column in RUN_COLUMNS), "live_status", "stall"],
         frozen=True,
         namespace={"__module__": __name__},
     )
@@ -94,9 +90,10 @@ def find_run(db: Database, prefix: str) -> RunRow:
     with db.read() as connection:
         statement = select(*RUN_COLUMNS).where(Run.id.startswith(start, autoescape=True))
         rows = connection.execute(statement.order_by(Run.id).limit(6)).all()
+        now = read_clock(connection)
     exact = [row for row in rows if row.id == start]
     if len(rows) == 1 or exact:
-        return make_run_row(db, (exact or rows)[0])
+        return make_run_row(db, (exact or rows)[0], now)
     if not rows:
         raise RunNotFoundError(
             f'Run "{prefix}" not found. List runs with: emtc runs', reason="not_found", subject=prefix
@@ -107,40 +104,52 @@ def find_run(db: Database, prefix: str) -> RunRow:
     )
 
 
-def make_run_row(db: Database, row: Any) -> RunRow:
-    """Make a record from a row of the columns RUN_COLUMNS, with the live status."""
-    status, stall = observe(db, row)
-    return RunRow(**row._mapping, live_status=status, state=lifecycle.refine(row, status), stall=stall)
+def make_run_row(db: Database, row: Any, now: datetime) -> RunRow:
+    """Make a record from a row of the columns RUN_COLUMNS and the time of `read_clock`."""
+    live_status, stall = read_live_status(db, row, now)
+    return RunRow(**row._mapping, live_status=live_status, stall=stall)
 
 
-def observe(db: Database, row: Any) -> tuple[LiveStatus, str | None]:
-    """Return the live status of a run, and why its recorder waits (or None).
+def read_live_status(db: Database, row: Any, now: datetime) -> tuple[Status, str | None]:
+    """Return the status of a run, and why its recorder waits (or None).
 
-    A trainer that cannot write because the disk is full cannot write heartbeats either. Such a run is not lost as long
-    as its process exists on this host.
+    A trainer that cannot write because the disk is full cannot send heartbeats either. On its host, its state file
+    shows that it is paused and not lost.
+
+    Args:
+        db: The database, next to which the state file is.
+        row: A row with STATUS_COLUMNS.
+        now: The time, as `read_clock` returns it.
     """
-    status = live_status(row, clock.now())
-    if status != "lost" or not is_process_alive(row):
-        return status, None
-    stall = read_stall_reason(db, row.id)
-    return (row.status if stall else status), stall
+    live_status = status(row, now)
+    if row.status == "queued" or row.status not in NOT_ENDED:
+        return live_status, None
+    stall = read_stall_reason(db, row.id, max_age_s=LOST_AFTER_S)
+    return ("paused" if live_status == "lost" and stall else live_status), stall
 
 
-def get_state(row: Any) -> State:
-    """Return the state of a run, for code that is about to change it.
+def lock_for_action(db: Database, connection: Connection, run_id: str, action: Action) -> Any:
+    """Read the row of a run, lock it until the end of the transaction, and check that its status allows an action.
 
-    A run without heartbeats is not lost if its process still exists on this host, because the process may continue.
+    Args:
+        db: The database.
+        connection: The transaction.
+        run_id: The run.
+        action: The action.
+
+    Raises:
+        RunNotFoundError: If there is no such run.
+        RunStateError: If its status does not allow the action.
     """
-    state = lifecycle.state_of(row, clock.now())
-    if state == State.LOST and row.status != "queued" and is_process_alive(row):
-        return lifecycle.refine(row, row.status)
-    return state
+    row = get_locked_row(connection, run_id)
+    check_allowed(run_id, read_live_status(db, row, read_clock(connection))[0], action)
+    return row
 
 
 def acknowledge_pending_commands(connection: Connection, run_ids: Sequence[str]) -> None:
     """Mark the pending commands of runs as acknowledged, because the trainers that they were sent to have gone."""
     pending = (CommandRow.run_id.in_(run_ids), CommandRow.acknowledged_at.is_(None))
-    connection.execute(update(CommandRow).where(*pending).values(acknowledged_at=clock.now()))
+    connection.execute(update(CommandRow).where(*pending).values(acknowledged_at=read_clock(connection)))
 
 
 def get_locked_row(connection: Connection, run_id: str) -> Any:
@@ -152,10 +161,14 @@ def get_locked_row(connection: Connection, run_id: str) -> Any:
     columns = select(*RUN_COLUMNS).where(Run.id == run_id).with_for_update(of=Run)
     row = connection.execute(columns).one_or_none()
     if row is None:
-        raise RunNotFoundError(
-            f'There is no run "{run_id}". List them with: emtc runs', reason="not_found", subject=run_id
-        )
+        raise make_not_found_error(run_id)
     return row
+
+
+def make_not_found_error(run_id: str) -> RunNotFoundError:
+    """Make the error for an id that no run has."""
+    message = f'There is no run "{run_id}". List them with: emtc runs'
+    return RunNotFoundError(message, reason="not_found", subject=run_id)
 
 
 def format_seed(seed: object) -> str:

@@ -3,32 +3,32 @@
 The runs of a sweep are rows of `runs` with its id in `sweep_id`. `storage.runs.claims` claims them for workers.
 """
 
+import socket
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+import psutil
 from sqlalchemy import insert, select, update
 
 from emtc_core.config.resolve import flatten_stored
 from emtc_core.errors import StorageError
-from storage import clock
 from storage.engine import Database
 from storage.models import Run, SweepRow
-from storage.process_id import ProcessId, is_process_alive, is_process_missing, process_columns
 from storage.runs.changes import new_run_values
-from storage.runs.claims import find_sweep_locked, is_unclaimed, lock_sweep, ownerless
-from storage.runs.lifecycle import OWNED_COLUMNS, LiveStatus
+from storage.runs.claims import ended_values, find_sweep_locked, lock_sweep, queued_values
 from storage.runs.rows import (
     PRUNED,
     RUN_COLUMNS,
     RunRow,
     acknowledge_pending_commands,
     make_run_row,
-    observe,
+    read_live_status,
     shown_status,
 )
+from storage.runs.status import NOT_ENDED, STATUS_COLUMNS, Status, allows, read_clock
 from storage.runs.training_time import measure_training_s
 
 SweepStatus = Literal["active", "stopped"]
@@ -74,8 +74,8 @@ def save_sweep(
     Returns:
         Number of runs that were queued.
     """
-    now = clock.now()
     with db.transaction() as connection:
+        now = read_clock(connection)
         values = {"name": name, "plan": dict(plan), "jobs": jobs, "status": "active"}
         if find_sweep_locked(connection, sweep_id) is None:
             connection.execute(insert(SweepRow), {"id": sweep_id, "created_at": now, **values})
@@ -161,13 +161,13 @@ def _is_equal(config: Mapping[str, Any], other: Mapping[str, Any], settings: Ite
     return all(config[key] == other[key] for key in settings if key in config and key in other)
 
 
-def attach_scheduler(db: Database, sweep_id: str, process: ProcessId, *, jobs: int) -> None:
-    """Record the process that starts the runs of a sweep.
+def attach_scheduler(db: Database, sweep_id: str, pid: int, *, jobs: int) -> None:
+    """Record the process of this machine that starts the runs of a sweep.
 
     Args:
         db: An open database.
         sweep_id: The sweep.
-        process: The process.
+        pid: The process.
         jobs: Maximum number of runs at the same time.
 
     Raises:
@@ -175,22 +175,21 @@ def attach_scheduler(db: Database, sweep_id: str, process: ProcessId, *, jobs: i
     """
     with db.transaction() as connection:
         lock_sweep(connection, sweep_id)
-        values = {**process_columns(process), "jobs": jobs}
+        values = {"pid": pid, "host": socket.gethostname(), "jobs": jobs}
         connection.execute(update(SweepRow).where(SweepRow.id == sweep_id).values(**values))
 
 
-def detach_scheduler(db: Database, sweep_id: str, process: ProcessId) -> None:
+def detach_scheduler(db: Database, sweep_id: str, pid: int) -> None:
     """Remove this process as the scheduler of a sweep. Another scheduler is not removed.
 
     Args:
         db: An open database.
         sweep_id: The sweep.
-        process: This process.
+        pid: This process.
     """
+    is_scheduler = (SweepRow.id == sweep_id, SweepRow.pid == pid, SweepRow.host == socket.gethostname())
     with db.transaction() as connection:
-        same_process = (SweepRow.pid == process.pid, SweepRow.host == process.host, SweepRow.process_key == process.key)
-        is_scheduler = (SweepRow.id == sweep_id, *same_process)
-        connection.execute(update(SweepRow).where(*is_scheduler).values(**process_columns(None)))
+        connection.execute(update(SweepRow).where(*is_scheduler).values(pid=None, host=None))
 
 
 def stop_sweep(db: Database, sweep_id: str) -> tuple[int, list[str]]:
@@ -202,15 +201,13 @@ def stop_sweep(db: Database, sweep_id: str) -> tuple[int, list[str]]:
     Raises:
         StorageError: If there is no such sweep.
     """
-    columns = select(*Run.__table__.columns).where(
-        Run.sweep_id == sweep_id, Run.status.in_(("queued", "running", "paused"))
-    )
+    columns = select(Run.id, Run.status, Run.owner_token).where(Run.sweep_id == sweep_id, Run.status.in_(NOT_ENDED))
     with db.transaction() as connection:
         lock_sweep(connection, sweep_id)
         connection.execute(update(SweepRow).where(SweepRow.id == sweep_id).values(status="stopped"))
         rows = connection.execute(columns).all()
-        queued = [row.id for row in rows if is_unclaimed(row)]
-        values = {"status": "stopped", "ended_at": clock.now()}
+        queued = [row.id for row in rows if row.status == "queued" and row.owner_token is None]
+        values = ended_values("stopped", read_clock(connection), error=None)
         connection.execute(update(Run).where(Run.id.in_(queued)).values(**values))
     return len(queued), [row.id for row in rows if row.id not in queued]
 
@@ -238,10 +235,14 @@ def requeue(
     """
     with db.transaction() as connection:
         lock_sweep(connection, sweep_id)
-        ended = select(Run.id, Run.tags).where(Run.sweep_id == sweep_id, Run.status.in_(statuses))
-        ids = [row.id for row in connection.execute(ended) if PRUNED not in row.tags and row.id not in without]
+        ended = select(Run.id, Run.status, Run.tags).where(Run.sweep_id == sweep_id, Run.status.in_(statuses))
+        ids = [
+            row.id
+            for row in connection.execute(ended)
+            if allows(row.status, "requeue") and PRUNED not in row.tags and row.id not in without
+        ]
         acknowledge_pending_commands(connection, ids)
-        connection.execute(update(Run).where(Run.id.in_(ids)).values(**ownerless()))
+        connection.execute(update(Run).where(Run.id.in_(ids)).values(**queued_values()))
         connection.execute(update(SweepRow).where(SweepRow.id == sweep_id).values(status="active"))
     return len(ids)
 
@@ -251,7 +252,7 @@ class Progress:
     """Progress of one run of a sweep."""
 
     run_id: str
-    status: LiveStatus
+    status: Status
     env_steps: int
     target_steps: int
     trained_s: float = 0.0
@@ -277,8 +278,13 @@ class Sweep:
 
     @property
     def counts(self) -> Counter[str]:
-        """Live status → number of runs. Pruned runs are counted as `pruned`."""
+        """Status → number of runs. Pruned runs are counted as `pruned`."""
         return Counter(PRUNED if run.pruned else run.status for run in self.runs)
+
+    @property
+    def n_active(self) -> int:
+        """Number of runs whose trainer works: starting, running and stopping ones."""
+        return sum(self.counts[status] for status in ("starting", "running", "stopping"))
 
     @property
     def trials(self) -> int:
@@ -310,7 +316,7 @@ class Sweep:
     def state(self) -> Literal["running", "paused", "finished", "stopped", "failed", "lost"]:
         """State of the sweep; `lost` means that runs are left and no scheduler starts them."""
         counts = self.counts
-        if counts["running"]:
+        if self.n_active:
             return "running"
         if self.is_over:
             return "failed" if counts["failed"] else "stopped" if counts["stopped"] else "finished"
@@ -332,7 +338,7 @@ class Sweep:
         """
         if self.has_scheduler or self.trials or self.status == "stopped":
             return self.has_scheduler  # only the scheduler of a search queues its trials
-        return self.is_for_workers or self.counts["running"] > 0
+        return self.is_for_workers or self.n_active > 0
 
     @property
     def is_over(self) -> bool:
@@ -393,23 +399,23 @@ def sweep_runs(db: Database, sweep_id: str) -> list[RunRow]:
     """Which runs does a sweep have? In the order of its plan."""
     columns = select(*RUN_COLUMNS).where(Run.sweep_id == sweep_id).order_by(Run.created_at, Run.id)
     with db.read() as connection:
-        return [make_run_row(db, row) for row in connection.execute(columns).all()]
+        now = read_clock(connection)
+        return [make_run_row(db, row, now) for row in connection.execute(columns).all()]
 
 
 def _with_progress(db: Database, rows: Sequence[Any]) -> list[Sweep]:
     columns = (
-        *(Run.id, Run.sweep_id, Run.env_steps, Run.target_steps, Run.started_at, Run.ended_at, Run.tags),
-        *OWNED_COLUMNS,
+        *(Run.sweep_id, Run.env_steps, Run.target_steps, Run.started_at, Run.ended_at, Run.tags),
+        *STATUS_COLUMNS,
     )
     of_sweeps = select(*columns).where(Run.sweep_id.in_([row.id for row in rows]))
     with db.read() as connection:
         runs = connection.execute(of_sweeps.order_by(Run.created_at, Run.id)).all()
         trained_s = measure_training_s(connection, runs)
+        now = read_clock(connection)
     progress: dict[str, list[Progress]] = {}
     for run in runs:
-        status = observe(db, run)[0]
-        if run.status == "queued" and status == "lost" and run.started_at is None:
-            status = "queued"  # the scheduler ended before the trainer started, so no data is lost
+        status, _ = read_live_status(db, run, now)
         is_pruned = shown_status(status, run.tags) == PRUNED
         progress.setdefault(run.sweep_id, []).append(
             Progress(run.id, status, run.env_steps, run.target_steps, trained_s.get(run.id, 0.0), is_pruned)
@@ -421,10 +427,17 @@ def _with_progress(db: Database, rows: Sequence[Any]) -> list[Sweep]:
             status=row.status,
             created_at=row.created_at,
             jobs=row.jobs,
-            has_scheduler=row.pid is not None and not is_process_missing(row),
+            has_scheduler=_has_scheduler(row),
             plan=row.plan,
             runs=tuple(progress.get(row.id, [])),
-            scheduler_here=row.pid if is_process_alive(row) else None,
+            scheduler_here=row.pid if row.host == socket.gethostname() and _has_scheduler(row) else None,
         )
         for row in rows
     ]
+
+
+def _has_scheduler(row: Any) -> bool:
+    """Return whether a sweep has a scheduler. One on another machine cannot be checked."""
+    if row.pid is None:
+        return False
+    return row.host != socket.gethostname() or psutil.pid_exists(row.pid)

@@ -73,8 +73,6 @@ _COMMON_COLUMNS: Final = {
     "status": "last status that its process wrote",
     "host": "machine of the process",
     "pid": "process id",
-    "pid_created_at": "start time of the process [Unix s]",
-    "process_key": "boot, pid namespace and start of the process",
     "error": "reason of the failure",
     "length": "number of steps of the episode",
     "episode_return": "sum of the rewards [return of the environment]",

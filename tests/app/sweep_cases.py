@@ -7,7 +7,6 @@ from app.jobs.sweeps.file import parse_sweep
 from app.jobs.sweeps.plan import make_plan
 from emtc_core.recorder import EvaluationRecord
 from storage.engine import Database
-from storage.process_id import get_process_id
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import finish_run, start_run
 from storage.runs.sweeps import sweep_runs
@@ -88,7 +87,7 @@ def seed_sweep(db: Database, text: str, *, unfinished: tuple[int, ...] = ()) -> 
 
 
 def _train(db: Database, run_id: str, *, wins: int) -> None:
-    start_run(db, run_id, get_process_id(), device="cpu")
+    start_run(db, run_id, device="cpu")
     recorder = DatabaseRecorder(db, run_id)
     for step, won in ((250, 0), (500, wins), (1000, wins)):
         flags = np.arange(16) < won

@@ -2,10 +2,12 @@
 
 import shutil
 import time
+from datetime import UTC, datetime
 
 import numpy as np
 import psutil
 import pytest
+from sqlalchemy import update
 
 from app.analysis.projections.snapshots import make_projection_params, project_snapshot
 from app.jobs.launch import TRAINER_NICENESS, TYPICAL_SPEED, estimate, kill_run, launch_run
@@ -15,13 +17,15 @@ from emtc_core.config.resolve import resolve
 from emtc_core.errors import ConfigError, EnvUnavailableError, RunStateError
 from storage.engine import open_database
 from storage.files import run_folder
+from storage.models import Run
 from storage.projections import create_job, get_job
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.queries.projections import find_projection
 from storage.queries.runs import list_runs
+from storage.runs.changes import create_run, start_run
 from storage.runs.rows import find_run
 from tests.errors import raises
-from tests.pages.seed import seed_failed_run, seed_run
+from tests.pages.seed import seed_run
 
 PATIENCE_S = 120
 
@@ -49,13 +53,11 @@ def test_one_press_makes_one_run_that_trains_in_a_process_of_its_own(db):
     first = launch_run(db, config, name="twice", launch_token="token")
     assert launch_run(db, config, name="twice", launch_token="token") == first
     assert len(list_runs(db)) == 1
-    row = find_run(db, first)
-    assert row.pid is not None
-    process = psutil.Process(row.pid)
+    wait_until(lambda: find_run(db, first).live_status == "running", "the start of the run")
+    process = psutil.Process(find_run(db, first).pid)
     try:
         assert process.pid != psutil.Process().pid
         assert process.nice() >= TRAINER_NICENESS, "the app and the browser run first"
-        wait_until(lambda: find_run(db, first).live_status == "running", "the start of the run")
         kill_run(db, first)
         wait_until(lambda: find_run(db, first).live_status == "lost", "the notice of its death")
     finally:
@@ -77,9 +79,21 @@ def test_only_a_run_that_ended_is_resumed(seeded):
         resume_run(db, run_id)
 
 
-def test_process_of_an_unstarted_run_is_not_killed(db):
-    run_id = seed_failed_run(db)
-    with raises(RunStateError, reason="other_host", subject=run_id):
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"host": "elsewhere"}, "other_host"),
+        ({"pid": 2**22 + 1}, "ended"),
+        ({"claimed_at": datetime(2000, 1, 1, tzinfo=UTC)}, "ended"),  # the pid of a process that is not its trainer
+        ({"status": "stopped"}, "stopped"),
+    ],
+)
+def test_only_the_process_of_the_run_is_killed(db, values, reason):
+    run_id = create_run(db, resolve(preset="demo").model_dump(mode="json"), target_steps=10, versions={}, token="a")
+    start_run(db, run_id, device="cpu", token="a")
+    with db.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == run_id).values(**values))
+    with raises(RunStateError, reason=reason, subject=run_id):
         kill_run(db, run_id)
 
 

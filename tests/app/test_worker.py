@@ -12,80 +12,71 @@ from emtc_core.config.resolve import resolve
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.models import Run
-from storage.process_id import ProcessId, get_process_id
-from storage.runs.claims import ClaimedRun, claim_next_run
-from storage.runs.lifecycle import State
+from storage.runs.claims import ClaimedRun, RunClaimer
 from storage.runs.rows import find_run
 from storage.runs.sweeps import PlannedRun, save_sweep
 from tests.errors import raises
 
 
-@pytest.fixture
-def me() -> ProcessId:
-    return get_process_id()
-
-
-def claim_run_of(db: Database, me: ProcessId, **env: str) -> ClaimedRun:
+def claim_run_of(db: Database, **env: str) -> ClaimedRun:
     config = resolve(map="3m").model_dump(mode="json")
     config["env"] |= env
     runs = [PlannedRun("k", "a run", config, 1000)]
     save_sweep(db, "aaaa0000", name="s", plan={"runs": []}, runs=runs, versions={}, jobs=1)
-    claim = claim_next_run(db, me)
+    claim = RunClaimer(db).claim_next()
     assert claim is not None
     return claim
 
 
-def test_the_checkpoint_of_another_machine_is_left_to_it(tmp_path: Path, me: ProcessId) -> None:
+def test_the_checkpoint_of_another_machine_is_left_to_it(tmp_path: Path) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
-    queued = claim_run_of(db, me)
+    queued = claim_run_of(db)
     assert EligibilityCheck(db).reject(queued) is None
     with db.transaction() as connection:
         started = find_run(db, queued.run_id).created_at
-        connection.execute(update(Run).values(env_steps=100, started_at=started, host="far-away", pid=None))
-    claim = claim_next_run(db, me)
+        connection.execute(update(Run).values(env_steps=100, started_at=started, host="far-away", owner_token=None))
+    claim = RunClaimer(db).claim_next()
     assert claim is not None
     sentence = EligibilityCheck(db).reject(claim)
     assert sentence is not None
     assert f"Run {claim.run_id} is left to another machine: it was trained on far-away" in sentence
     row = find_run(db, claim.run_id)
-    assert (row.state, row.host, row.env_steps) == (State.CREATED, "far-away", 100)
+    assert (row.live_status, row.host, row.env_steps) == ("queued", "far-away", 100)
     db.dispose()
 
 
-def test_an_environment_that_is_not_here_is_left_to_a_machine_that_has_it(tmp_path: Path, me: ProcessId) -> None:
+def test_an_environment_that_is_not_here_is_left_to_a_machine_that_has_it(tmp_path: Path) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
-    claim = claim_run_of(db, me, map="no_such_map")
+    claim = claim_run_of(db, map="no_such_map")
     sentence = EligibilityCheck(db).reject(claim)
     assert sentence is not None
     assert "no_such_map" in sentence
     row = find_run(db, claim.run_id)
-    assert (row.state, row.host) == (State.CREATED, None)
+    assert (row.live_status, row.host) == ("queued", None)
     db.dispose()
 
 
-def test_a_run_waits_while_the_place_of_files_does_not_answer(
-    tmp_path: Path, me: ProcessId, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_waits_while_the_place_of_files_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
-    claim = claim_run_of(db, me)
+    claim = claim_run_of(db)
     monkeypatch.setenv("EMTC_FILES", str(tmp_path / "unmounted"))
     eligibility = EligibilityCheck(db)
     with raises(StorageError, reason="not_found", subject="EMTC_FILES"):
         eligibility.reject(claim)
-    assert find_run(db, claim.run_id).state == State.CREATED
+    assert find_run(db, claim.run_id).live_status == "queued"
     (tmp_path / "mounted").mkdir()
     monkeypatch.setenv("EMTC_FILES", str(tmp_path / "mounted"))
-    again = claim_next_run(db, me)
+    again = RunClaimer(db).claim_next()
     assert again is not None
     assert eligibility.reject(again) is None
     db.dispose()
 
 
 def test_a_database_that_does_not_answer_says_nothing_of_a_run_and_ends_no_worker(
-    tmp_path: Path, me: ProcessId, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
-    claim = claim_run_of(db, me)
+    claim = claim_run_of(db)
     work = WorkerLoop(db, jobs=1, leave=LeaveRequest(), announce=(messages := list[str]()).append)
     work._trainers[claim.run_id] = (claim, subprocess.Popen(["true"]))
     work._trainers[claim.run_id][1].wait()
@@ -97,8 +88,8 @@ def test_a_database_that_does_not_answer_says_nothing_of_a_run_and_ends_no_worke
         patch.setattr("app.jobs.sweeps.worker.return_to_queue", locked)
         patch.setattr("app.jobs.sweeps.worker.retry_transient", lambda db, act: act())
         work._collect_ended()
-    assert (list(work._trainers), find_run(db, claim.run_id).state) == ([claim.run_id], State.STARTING)
+    assert (list(work._trainers), find_run(db, claim.run_id).live_status) == ([claim.run_id], "starting")
     assert messages == ["The database failed: database is locked."]
     work._collect_ended()
-    assert (work._trainers, find_run(db, claim.run_id).state) == ({}, State.CREATED)
+    assert (work._trainers, find_run(db, claim.run_id).live_status) == ({}, "queued")
     db.dispose()

@@ -19,7 +19,6 @@ from emtc_core.recorder import (
 )
 from emtc_core.rollout.collector import Collector
 from storage.engine import Database
-from storage.process_id import get_process_id
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run, finish_run, start_run
 
@@ -54,7 +53,7 @@ def seed_run(
     tau = (f"gate.tau_start={TAU}", f"gate.tau_end={TAU}")
     config = resolve(preset="demo", steps=2000, algo="qplex" if gate == "none" else "emtc-qplex", overrides=tau)
     run_id = create_run(db, config.model_dump(mode="json"), name=name, target_steps=2000, versions={"emtc_lab": "test"})
-    start_run(db, run_id, get_process_id(), device="cpu")
+    start_run(db, run_id, device="cpu")
     recorder = DatabaseRecorder(db, run_id)
     _record(recorder, config, gate)
     recorder.close()
@@ -67,7 +66,7 @@ def seed_zoo_run(db: Database, map: str = "tests.core.zoo_example:make_with_stat
     """Record a run of somebody's own PettingZoo environment, whose states nobody but its module can draw."""
     config = resolve(env="pettingzoo", map=map, steps=200)
     run_id = create_run(db, config.model_dump(mode="json"), name="A zoo", target_steps=200, versions={})
-    start_run(db, run_id, get_process_id(), device="cpu")
+    start_run(db, run_id, device="cpu")
     recorder = DatabaseRecorder(db, run_id)
     _record(recorder, config, "active")
     recorder.close()

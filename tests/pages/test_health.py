@@ -16,7 +16,6 @@ from app.jobs.device_check import (
     write_report,
 )
 from emtc_core.faiss_probe import FaissProbe
-from storage.process_id import get_process_id
 from tests.pages.seed import seed_failed_run
 from tests.pages.test_pages import open_page, said
 
@@ -150,7 +149,7 @@ def test_the_last_report_of_the_gpu_names_what_failed(empty, gpu):
 
 
 def test_a_check_of_the_gpu_that_ended_early_shows_where_its_log_is(empty, gpu):
-    write_report(gpu, replace(DONE, total=5, process=replace(get_process_id(), key="1")))
+    write_report(gpu, replace(DONE, total=5, pid=2**22 + 1))
     app = open_page("health")
     assert "ended early" in said(app)
     assert app.button(key="check_gpu")

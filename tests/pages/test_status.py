@@ -1,6 +1,6 @@
 """What Live says a run stands on, and what it offers: never a resume that costs rows unsaid."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,9 +24,11 @@ from tests.pages.test_pages import open_page, said
 
 
 def lose(db: Database, run_id: str) -> int:
-    """Take the run's process away; returns how far it came."""
+    """Let the run send no heartbeat; returns how far it came."""
     with db.transaction() as connection:
-        connection.execute(update(Run).where(Run.id == run_id).values(pid=2**22 + 1))
+        connection.execute(
+            update(Run).where(Run.id == run_id).values(heartbeat_at=datetime.now(UTC) - timedelta(hours=1))
+        )
     return find_run(db, run_id).env_steps
 
 

@@ -1,8 +1,9 @@
 """The Sweeps page: faults before a start, progress, missing runs, studies, links."""
 
+import os
 import shutil
 import socket
-from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -19,7 +20,6 @@ from storage.bundles.bundle_cache import cache_bundle
 from storage.bundles.contents import THIN, copy_runs
 from storage.engine import open_database
 from storage.models import Evaluation, Run
-from storage.process_id import ProcessId, get_process_id
 from storage.runs.changes import start_run
 from storage.runs.sweeps import attach_scheduler, list_sweeps, sweep_runs
 from tests.app.sweep_cases import ABLATION, AUGMENTATION, DELTA, LAMBDA, TAU, seed_sweep
@@ -139,7 +139,7 @@ def test_queued_runs_are_not_launched_while_a_worker_trains_another_run_of_the_s
     sweep_id = seed_sweep(empty, TAU, unfinished=(0, 1, 2, 3))
     first, second, *_ = sweep_runs(empty, sweep_id)
     for run in (first, second):
-        start_run(empty, run.id, ProcessId(7, "elsewhere", 1.0), device="cpu")
+        start_run(empty, run.id, device="cpu")
     app = open_page("sweeps", sweep=sweep_id)
     assert not app.exception
     assert "2 of 4 runs are queued" in said(app)
@@ -150,12 +150,14 @@ def test_queued_runs_are_not_launched_while_a_worker_trains_another_run_of_the_s
 def test_a_lost_run_can_be_launched_unless_a_scheduler_will_train_it(empty):
     sweep_id = seed_sweep(empty, TAU, unfinished=(0,))
     run = sweep_runs(empty, sweep_id)[0]
-    start_run(empty, run.id, replace(get_process_id(), pid=2**22 + 1), device="cpu")
+    start_run(empty, run.id, device="cpu")
+    with empty.transaction() as connection:
+        past = datetime.now(UTC) - timedelta(hours=1)
+        connection.execute(update(Run).where(Run.id == run.id).values(heartbeat_at=past))
     app = open_page("sweeps", sweep=sweep_id)
     assert "**1 of 4 runs are missing.**" in said(app)
     assert has_launch_button(app)
-    me = get_process_id()
-    attach_scheduler(empty, sweep_id, me, jobs=1)
+    attach_scheduler(empty, sweep_id, os.getpid(), jobs=1)
     app.run()
     assert "1 of 4 runs are queued" in said(app)
     assert not has_launch_button(app)
@@ -223,8 +225,7 @@ def test_imported_runs_are_not_missing_if_this_version_cannot_make_the_plan(ship
 
 def test_a_working_sweep_can_be_stopped(empty, started):
     sweep_id = seed_sweep(empty, TAU, unfinished=(3,))
-    me = get_process_id()
-    attach_scheduler(empty, sweep_id, me, jobs=1)
+    attach_scheduler(empty, sweep_id, os.getpid(), jobs=1)
     app = open_page("sweeps", sweep=sweep_id)
     assert "missing" not in said(app)
     app.button(key="sweep_stop").click().run()

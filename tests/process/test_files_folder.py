@@ -63,7 +63,7 @@ def kill_after_a_checkpoint(machine: Machine, db: Database, place: Path) -> tupl
     _, said = process.communicate()
     ((run_id,),) = asked(db, "select id from runs")
     wait_until(
-        lambda: json.loads(machine.emtc("show", run_id, "--json").stdout)["live_status"] == "lost",
+        lambda: json.loads(machine.emtc("show", run_id, "--json").stdout)["status"] == "lost",
         what="seeing the death",
     )  # fmt: skip
     return run_id, said.decode()

@@ -94,10 +94,10 @@ def check_that_interruptions_change_nothing(
     assert train_run(db, run_id, resume=False, on_progress=stop_at(stops[0])).status == "stopped"
     for step in stops[1:]:
         lose_newest_checkpoint(db, run_id)
-        owner = claim_to_resume(db, run_id)
-        assert train_run(db, run_id, resume=True, token=owner.token, on_progress=stop_at(step)).status == "stopped"
-    owner = claim_to_resume(db, run_id)
-    assert train_run(db, run_id, resume=True, token=owner.token).status == "finished"
+        token = claim_to_resume(db, run_id)
+        assert train_run(db, run_id, resume=True, token=token, on_progress=stop_at(step)).status == "stopped"
+    token = claim_to_resume(db, run_id)
+    assert train_run(db, run_id, resume=True, token=token).status == "finished"
     assert find_run(db, run_id).env_steps >= end
     assert db.path is not None
     assert whole.path is not None
@@ -133,8 +133,8 @@ def test_every_question_of_a_trainer_to_its_database_may_be_refused_once(
         for way in ("read", "transaction"):
             patch.setattr(Database, way, refused_once(getattr(Database, way)))
         assert train_run(db, run_id, resume=False, on_progress=stop_at(150)).status == "stopped"
-        owner = retry_transient(db, lambda: claim_to_resume(db, run_id))
-        assert train_detached(db.url, run_id, announce=said.append, token=owner.token, resume=True) == 0, said
+        token = retry_transient(db, lambda: claim_to_resume(db, run_id))
+        assert train_detached(db.url, run_id, announce=said.append, token=token, resume=True) == 0, said
         run = retry_transient(db, lambda: find_run(db, run_id))
     assert run.status == "finished", run.error
     assert {"find_run", "start_run", "rewind_run", "finish_run"} <= {name for _, name, _ in asked}

@@ -14,7 +14,7 @@ SETS = (*FAST, "eval.interval=400")
 
 
 def status(url: str, run_id: str) -> str:
-    return json.loads(emtc("show", run_id, "--db", url, "--json").stdout)["live_status"]
+    return json.loads(emtc("show", run_id, "--db", url, "--json").stdout)["status"]
 
 
 def test_a_killed_run_is_seen_and_resumed_to_the_same_end(tmp_path: Path) -> None:

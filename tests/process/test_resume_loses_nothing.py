@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.trainers import FAST, breaches, emtc, read, recorded_steps, start, wait_until
+from tests.process.trainers import FAST, breaches, emtc, read, recorded_steps, start, wait_until, wait_until_lost
 
 STEPS = 1600
 LATE = (*(text for text in FAST if not text.startswith("checkpoint")), "checkpoint.interval=100000")
@@ -24,7 +24,9 @@ def killed_run(folder: Path, *, at: int, checkpoints: int = 0, sets: tuple[str, 
         )  # fmt: skip
         process.send_signal(signal.SIGKILL)
         process.wait()
-    return url, path, read(path, "select id from runs")[0][0]
+    run_id = read(path, "select id from runs")[0][0]
+    wait_until_lost(url, run_id)
+    return url, path, run_id
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import pytest
 
 from storage.engine import open_database
 from storage.maintenance.check import check_run
-from storage.runs.lifecycle import State
 from storage.runs.rows import find_run
 from tests.process.trainers import EMTC, environment, read, wait_until
 
@@ -54,7 +53,7 @@ def test_a_reset_that_does_not_return_is_ended_by_sigterm(tmp_path: Path, hang: 
             process.kill()
     db = open_database(f"sqlite:///{path}")
     row = find_run(db, read(path, "select id from runs")[0][0])
-    assert row.state == State.STOPPED, (tmp_path / "log").read_text()
+    assert row.live_status == "stopped", (tmp_path / "log").read_text()
     assert "The environment did not return from reset" in (row.error or "")
     assert row.env_steps > 0
     assert check_run(db, row.id) == []

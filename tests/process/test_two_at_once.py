@@ -21,18 +21,13 @@ from tests.storage.records import CONFIG, ME
 ACT = """
 import json, sys
 from app.jobs import launch, resume
-from app.jobs.sweeps.scheduler import attach_this_process, start_all
+from app.jobs.sweeps.scheduler import SweepStarter
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import EmtcError
 from storage.engine import open_database
 
 url, role, ids = sys.argv[1], sys.argv[2], sys.argv[3:]
 started, said = [], []
-
-
-class Starter:
-    def start(self, claim):
-        started.append(claim.run_id)
 
 
 def note(db, run_id, **options):
@@ -50,8 +45,7 @@ ACTS = {
 print("ready", flush=True)
 sys.stdin.readline()
 if role == "scheduler":
-    with attach_this_process(db, ids[0], 3) as me:
-        start_all(db, ids[0], me, 3, Starter())
+    SweepStarter(db, ids[0], jobs=3, start=lambda claim: started.append(claim.run_id)).fill()
 for each in ids if role in ACTS else []:
     try:
         ACTS[role](each)
@@ -98,7 +92,7 @@ def test_a_run_that_the_app_and_a_command_resume_is_resumed_once(db: Database) -
     for each, other in ((app, command), (command, app)):
         assert len(each["said"]) == len(other["started"])
         for said in each["said"]:
-            assert "can be started. See: emtc show" in said
+            assert "can be resumed. See: emtc show" in said
 
 
 def test_one_click_in_two_apps_starts_one_run(db: Database) -> None:

@@ -17,7 +17,6 @@ from sqlalchemy import text
 from app.bench.postgres import SERVER_VARIABLE, is_server_available, open_server, temporary_postgres_database
 from storage.engine import Database, open_database
 from storage.files import run_folder
-from storage.runs.lifecycle import State
 from storage.runs.rows import find_run
 from storage.runs.sweeps import list_sweeps
 from tests.process.test_sweep import TINY
@@ -159,7 +158,7 @@ def test_a_second_signal_ends_a_worker_and_its_trainer_at_once(tmp_path: Path) -
     worker.terminate()
     assert worker.wait(timeout=60) == 1
     wait_until(lambda: not psutil.pid_exists(pid), what="the trainer's end")
-    assert find_run(db, run_id).state == State.LOST
+    wait_until(lambda: find_run(db, run_id).live_status == "lost", what="the lost status")
     db.dispose()
 
 

@@ -72,6 +72,12 @@ def wait_until(ready: Callable[[], bool], *, what: str, timeout_s: float = PATIE
     raise AssertionError(f"{what} did not happen within {timeout_s} s")
 
 
+def wait_until_lost(url: str, run_id: str) -> None:
+    """Wait until a run whose trainer was killed can be resumed."""
+    status = lambda: json.loads(emtc("show", run_id, "--db", url, "--json").stdout)["status"]  # noqa: E731
+    wait_until(lambda: status() == "lost", what="the lost status")
+
+
 def read(path: Path, sql: str, *values: Any) -> list[tuple]:
     """Read with plain SQL, as somebody outside would; an unborn database answers nothing."""
     if not path.exists():

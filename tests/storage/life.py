@@ -1,42 +1,42 @@
-"""A model of the life of runs beside the real storage code: two machines with workers, a sweeper, a person, bad clocks.
+"""A model of the life of runs next to the real storage code: two machines with workers, a scheduler and a user.
 
-A worker may live in a container that has the host name of its machine, the clock by which psutil tells the start of a
-process may be corrected. Every act is storage's own code on a real
-database. The model knows who lives, who beat when and who wrote what, and holds after every act: no run is taken from
-a trainer that gave a sign of life a moment ago; only the owner of a run does anything for it; its steps are those its
-owner recorded, each once. `all_are_taken` holds what must hold in the end. Which orders
-of acts are tried is the business of `test_life_of_a_run`.
+Every act is storage's own code on a real database. The model knows which trainers live, when each has sent a heartbeat
+and which steps it wrote. It checks after every act: no run is taken from a trainer that has just sent a heartbeat; only
+the owner of a run changes it; its steps are those its owner recorded, each once. `all_are_taken` checks what must hold
+in the end. `test_life_of_a_run` chooses the orders of acts.
 """
 
+import sys
 import time
+from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, Literal
 
-import psutil
-from sqlalchemy import JSON, TextClause, text
+from sqlalchemy import JSON, TextClause, insert, select, text
 
-from emtc_core.errors import RunStateError, StorageError
-from storage import clock, process_id
+from emtc_core.errors import RunNotFoundError, RunStateError, StorageError
 from storage.engine import Database
 from storage.maintenance.check import check_run
-from storage.models import Base
-from storage.process_id import ProcessId
+from storage.models import Base, Run
 from storage.recording.writer import DatabaseRecorder
 from storage.runs import changes, claims, control, removal
-from storage.runs.lifecycle import HEARTBEAT_S, LOST_AFTER_S, START_LIMIT_S, Owner
+from storage.runs import status as run_status
+from storage.runs.claims import TAKEOVER_AFTER_S, RunClaimer
 from storage.runs.rows import find_run
+from storage.runs.status import HEARTBEAT_S, LOST_AFTER_S, START_LIMIT_S
 from storage.runs.sweeps import PlannedRun, save_sweep
 from tests.storage.records import CONFIG, make_episode
 
 SWEEP, HOSTS, EPISODE = "aaaa0000", ("alpha", "beta", "gamma"), 10
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 PATIENCE_S = 2 * START_LIMIT_S
-"""After so long whatever had a trainer that died has another."""
+"""After this time every run whose trainer has died has another one."""
+LOST = (RunStateError, RunNotFoundError)
+"""Errors of a trainer that has lost its run."""
 Rows = dict[str, list[dict[str, Any]]]
 Ending = Literal["finished", "stopped", "failed"]
 
@@ -70,136 +70,119 @@ class Trainer:
 
     run_id: str
     token: str
-    process: ProcessId
+    host: str
+    number: int
     resume: bool
     beat: float
-    """When it last gave a sign of life, in true seconds; a claim counts as one."""
+    """When it last sent a heartbeat [s]; a claim counts as one."""
     step: int = 0
     begun: bool = False
     """It wrote that it runs."""
     ready: bool = False
     """It went back to its checkpoint, too, where it had to."""
+    is_paused: bool = False
     is_alive: bool = True
     is_frozen: bool = False
-
-    @property
-    def pid(self) -> int:
-        """Its pid, of which no two are the same here."""
-        return self.process.pid
-
-    @property
-    def host(self) -> str:
-        """The name of its machine."""
-        return self.process.host
 
 
 @dataclass(frozen=True)
 class Moment:
-    """All there is at one moment, to come back to."""
+    """Everything at one moment, to come back to."""
 
     rows: Rows
     time: float
-    pids: int
-    correction: float
+    n_trainers: int
     trainers: list[Trainer]
     checkpoints: dict[str, int]
-    watches: dict[str, claims._SilenceTimer]
+    unreachable_at: tuple[float | None, ...]
 
 
 class Life:
     """The runs of a sweep, and everybody who may act on them."""
 
-    def __init__(self, db: Database, *, skews: tuple[float, float], runs: int) -> None:
-        """Plan so many runs; the skews are how far two machines' clocks are ahead of the third's [s].
-
-        A server has a clock of its own, by which all go.
-        """
-        self.db, self.skews = db, (*skews, 0.0) if db.dialect == "sqlite" else (0.0, 0.0, 0.0)
-        self.time, self.pids, self.correction = 0.0, 1000, 0.0
-        self.shown_processes = SimpleNamespace(**{**vars(psutil), "Process": self._show})
+    def __init__(self, db: Database, *, runs: int) -> None:
+        """Plan so many runs."""
+        self.db = db
+        self.time, self.n_trainers = 0.0, 0
         self.trainers: list[Trainer] = []
         self.checkpoints: dict[str, int] = {}
-        self.watches = {host: claims._SilenceTimer() for host in HOSTS}
+        self.claimers = [RunClaimer(db, monotonic=lambda: self.time) for _ in HOSTS]
         plan = [PlannedRun(f"k{i}", f"run {i}", {**CONFIG, "seed": i}, 1000) for i in range(runs)]
-        with self.seen_from(0):
+        with self.model_time():
             save_sweep(self.db, SWEEP, name="s", plan={"runs": []}, runs=plan, versions={}, jobs=2)
         with self.db.read() as connection:
-            self.runs = list(connection.exec_driver_sql("SELECT id FROM runs ORDER BY created_at, id").scalars())
+            planned = connection.execute(select(*Run.__table__.columns).order_by(Run.created_at, Run.id))
+            self.planned = {row["id"]: dict(row) for row in planned.mappings()}
+        self.runs = list(self.planned)
         self.rows = self._read()
         self.is_spent = False
 
     @contextmanager
-    def seen_from(self, machine: int) -> Generator[None]:
-        """Act on a machine: by its clock, with its processes in sight, and with what its worker has seen."""
-        parts = (
-            (clock, "now"),
-            (claims, "time"),
-            (claims, "_SILENCE"),
-            (process_id, "socket"),
-            (process_id, "psutil"),
-            (process_id, "_find_pid_space"),
-            (process_id, "_has_pid"),
-            (process_id, "_read_start"),
-        )
-        before = [getattr(*part) for part in parts]
-        clock.now = lambda: BEGAN + timedelta(seconds=self.time + self.skews[machine])
-        claims.time = SimpleNamespace(monotonic=lambda: self.time)
-        claims._SILENCE = self.watches[HOSTS[machine]]
-        process_id.socket = SimpleNamespace(gethostname=lambda: HOSTS[machine])
-        process_id.psutil = self.shown_processes
-        shown = f"boot/{HOSTS[machine]}"
-        process_id._find_pid_space = lambda: shown
-        process_id._has_pid = lambda pid: f"{shown}/{pid}" in {each.process.key for each in self.living()}
-        process_id._read_start = str
+    def model_time(self) -> Generator[None]:
+        """Let the storage code read the model's time."""
+        original = run_status.read_clock
+        modules = [module for module in list(sys.modules.values()) if vars(module).get("read_clock") is original]
+        for module in modules:
+            module.read_clock = lambda connection: BEGAN + timedelta(seconds=self.time)
         try:
             yield
         finally:
-            for (module, name), value in zip(parts, before, strict=True):
-                setattr(module, name, value)
+            for module in modules:
+                module.read_clock = original
 
     def living(self) -> list[Trainer]:
-        """The trainers whose process is there."""
-        return [each for each in self.trainers if each.is_alive]
+        """The trainers whose process exists."""
+        return [trainer for trainer in self.trainers if trainer.is_alive]
 
-    def claim(
-        self, machine: int, *, is_sweeper: bool = False, begins: bool = True, is_in_container: bool = False
-    ) -> None:
-        """Let a worker, or a sweeper that knows of one sweep, take the next run."""
-        me = self._process(machine)
-        if is_in_container:
-            me = replace(me, key=f"boot/container/{me.pid}")
-        with self.seen_from(machine):
-            claim = claims.claim_run(self.db, SWEEP, me, jobs=2) if is_sweeper else claims.claim_next_run(self.db, me)
+    def claim(self, machine: int, *, is_scheduler: bool = False, begins: bool = True) -> None:
+        """Let a worker, or the scheduler of the sweep, claim the next run."""
+        claimer = self.claimers[machine]
+        with self.model_time():
+            claim = claimer.claim_in_sweep(SWEEP, jobs=2) if is_scheduler else claimer.claim_next()
         if claim is not None:
-            self._taken(claim.run_id, claim.token, me, resume=claim.resume)
+            self._taken(claim.run_id, claim.token, machine, resume=claim.resume, is_worker=True)
             if begins:
                 self.begin(self.trainers[-1])
 
+    def lose_connection(self, machine: int) -> None:
+        """Let the database not answer the worker of a machine."""
+        self.claimers[machine]._unreachable_at = self.time
+
     def resume(self, run_id: str) -> None:
-        """Let a person on the first machine go on with a run."""
-        me = self._process(0)
-        owner = Owner(me, f"person-{me.pid}")
-        with self.seen_from(0):
-            resume = find_run(self.db, run_id).started_at is not None
+        """Let a user on the first machine start or resume a run."""
+        token = f"user-{self.n_trainers}"
+        with self.model_time():
             try:
-                changes.claim_start(self.db, run_id, owner)
-            except RunStateError:
+                resume = find_run(self.db, run_id).started_at is not None
+                claims.claim_to_train(self.db, run_id, token)
+            except LOST:
                 return
-        self._taken(run_id, owner.token, me, resume=resume)
+        self._taken(run_id, token, 0, resume=resume, is_worker=False)
 
     def ask_to_stop(self, run_id: str) -> None:
-        """Let a person ask for it."""
-        with self.seen_from(0):
+        """Let a user request a stop."""
+        with self.model_time():
             try:
-                control.send_command(self.db, run_id, "stop")
-            except RunStateError:
+                control.stop_run(self.db, run_id)
+            except LOST:
                 return
+
+    def delete(self, run_id: str) -> None:
+        """Let a user delete a run."""
+        with self.model_time():
+            try:
+                removal.delete_run(self.db, run_id)
+            except LOST:
+                return
+        for trainer in self.living():
+            if trainer.run_id == run_id and not trainer.is_frozen:
+                self._check_silence(trainer, "deleted")
 
     def begin(self, trainer: Trainer, *, freezes: bool = False) -> None:
         """Write that it runs, and go back to the last checkpoint unless it freezes in between."""
 
         def begin() -> None:
-            changes.start_run(self.db, trainer.run_id, trainer.process, device="cpu", token=trainer.token)
+            changes.start_run(self.db, trainer.run_id, device="cpu", token=trainer.token)
             trainer.begun, trainer.beat, trainer.ready = True, self.time, not trainer.resume
 
         self._as_owner(trainer, begin)
@@ -226,7 +209,7 @@ class Life:
                     writer.record_episode(make_episode(trainer.step // EPISODE + 1, trainer.step + 1, EPISODE))
                 writer.close()
             except StorageError as error:
-                raise (error.__cause__ if isinstance(error.__cause__, RunStateError) else error) from None
+                raise (error.__cause__ if isinstance(error.__cause__, LOST) else error) from None
             trainer.step += EPISODE
 
         self._as_owner(trainer, record)
@@ -242,14 +225,23 @@ class Life:
         finally:
             away.rename(self.db.path)
 
+    def pause_or_continue(self, trainer: Trainer) -> None:
+        """Write that it pauses, or that it continues."""
+
+        def write() -> None:
+            status = "running" if trainer.is_paused else "paused"
+            mine = SimpleNamespace(
+                _db=self.db, _run_id=trainer.run_id, _token=trainer.token, _acknowledged=deque(), _status=status
+            )
+            control.DatabaseControl._write(mine)  # pyright: ignore[reportArgumentType] - without its thread
+            trainer.is_paused = not trainer.is_paused
+
+        self._as_owner(trainer, write)
+
     def save_checkpoint(self, trainer: Trainer) -> None:
-        """Write a checkpoint, which is no row."""
+        """Write a checkpoint, which is not a row. Before it, the trainer waits for its rows, so only the owner does."""
         if find_run(self.db, trainer.run_id).owner_token == trainer.token:
             self.checkpoints[trainer.run_id] = trainer.step
-
-    def correct_clock(self) -> None:
-        """Correct the clock by 3 s, which moves the time of the boot and the start of every process in Unix time."""
-        self.correction += 3.0
 
     def end(self, trainer: Trainer, status: Ending) -> None:
         """End the run."""
@@ -257,7 +249,7 @@ class Life:
         trainer.is_alive = False
 
     def give_back(self, trainer: Trainer) -> None:
-        """Leave the machine to others."""
+        """Return the run to the queue."""
         self._as_owner(trainer, lambda: claims.return_to_queue(self.db, trainer.run_id, token=trainer.token))
         trainer.is_alive = False
 
@@ -266,11 +258,11 @@ class Life:
         trainer.is_alive = False
 
     def freeze(self, trainer: Trainer) -> None:
-        """Stop its process, which may wake up."""
+        """Stop its process, which may continue later."""
         trainer.is_frozen = True
 
     def wake(self, trainer: Trainer) -> None:
-        """Let a frozen one go on with what it was doing."""
+        """Let a stopped process continue."""
         trainer.is_frozen = False
         if not trainer.begun:
             self.begin(trainer)
@@ -280,47 +272,48 @@ class Life:
             self.record(trainer)
 
     def pass_time(self, seconds: float) -> None:
-        """Let trainers that live beat, and workers look in between; in truth both do so every few seconds."""
+        """Let healthy trainers send heartbeats; in truth they do so every few seconds."""
         until, step = self.time + seconds, max(HEARTBEAT_S, seconds / 4)
         while self.time < until:
-            for machine in (0, 1):
-                with self.seen_from(machine):
-                    claims.count_claimable_and_active(self.db, SWEEP)
             self.time = min(until, self.time + step)
             for trainer in self.living():
                 if trainer.begun and not trainer.is_frozen:
-                    with self.seen_from(HOSTS.index(trainer.host)):
-                        mine = SimpleNamespace(_db=self.db, _run_id=trainer.run_id, _token=trainer.token)
-                        control.Heartbeat._beat(mine)  # pyright: ignore[reportArgumentType] - without its thread
+                    with self.model_time():
+                        control.write_heartbeat(self.db, trainer.run_id, trainer.token)
                     trainer.beat = self.time
 
-    def _process(self, machine: int) -> ProcessId:
-        self.pids += 1
-        return ProcessId(self.pids, HOSTS[machine], self.pids + self.correction, f"boot/{HOSTS[machine]}/{self.pids}")
-
-    def _show(self, pid: int) -> SimpleNamespace:
-        """Show a process as psutil does."""
-        return SimpleNamespace(status=lambda: "running", create_time=lambda: pid + self.correction)
-
-    def _taken(self, run_id: str, token: str, who: ProcessId, *, resume: bool) -> None:
-        """Note a claim, which must not have come while a healthy trainer had the run."""
+    def _taken(self, run_id: str, token: str, machine: int, *, resume: bool, is_worker: bool) -> None:
+        """Note a claim, and check that no healthy trainer had the run."""
         for other in self.living():
-            if other.run_id == run_id and not other.is_frozen:
-                silent = self.time - other.beat
-                patience_s = LOST_AFTER_S if other.begun else START_LIMIT_S
-                assert silent > patience_s, f"{run_id} was taken {silent:.0f} s after its trainer's last beat"
-        self.trainers.append(Trainer(run_id, token, who, resume, beat=self.time))
+            if other.run_id != run_id:
+                continue
+            if not other.is_frozen:
+                self._check_silence(other, "taken")
+            if is_worker and other.begun and self._run(run_id)["owner_token"] == other.token:
+                silent_s = self.time - other.beat
+                assert silent_s >= TAKEOVER_AFTER_S, f"a worker took {run_id} {silent_s:.0f} s after its last beat"
+                last = self.claimers[machine]._unreachable_at
+                assert last is None or self.time - last >= TAKEOVER_AFTER_S, f"{run_id} was taken after an outage"
+        self.n_trainers += 1
+        self.trainers.append(Trainer(run_id, token, HOSTS[machine], self.n_trainers, resume, beat=self.time))
+
+    def _check_silence(self, trainer: Trainer, verb: str) -> None:
+        silent_s = self.time - trainer.beat
+        patience_s = LOST_AFTER_S if trainer.begun else START_LIMIT_S
+        assert silent_s > patience_s, f"{trainer.run_id} was {verb} {silent_s:.0f} s after its trainer's last beat"
 
     def _as_owner(self, trainer: Trainer, act: Callable[[], object]) -> None:
-        """Let a trainer act, which nobody but the owner may; one that has lost its run ends."""
-        owner = find_run(self.db, trainer.run_id).owner_token
-        with self.seen_from(HOSTS.index(trainer.host)):
+        """Let a trainer act, which only the owner may; one that has lost its run ends."""
+        self.rows = self._read()
+        run = self._run(trainer.run_id)
+        with self.model_time():
             try:
                 act()
-            except RunStateError:
+            except LOST:
                 trainer.is_alive = False
                 return
-        assert owner == trainer.token, f"process {trainer.pid} acted for {trainer.run_id} after another had taken it"
+        is_owner = run is not None and run["owner_token"] == trainer.token
+        assert is_owner, f"trainer {trainer.number} acted for {trainer.run_id} after another had taken it"
         assert check_run(self.db, trainer.run_id) == []
 
     def check(self) -> None:
@@ -331,11 +324,14 @@ class Life:
             assert len(owners) <= 1, owners
             if owners and owners[0].ready:
                 assert run["env_steps"] == owners[0].step, f"{run['id']} has steps that its owner did not record"
+            has_owner = run["owner_token"] is not None
+            assert has_owner or run["status"] not in ("running", "paused"), f"{run['id']} has no owner"
+            assert not (has_owner and run["status"] in ("finished", "stopped", "failed")), f"{run['id']} has an owner"
 
     def all_are_taken(self) -> None:
-        """With every trainer dead, and nobody but a third machine's worker left, it takes whatever is not over.
+        """With every trainer dead, and only a third machine's worker left, it takes each run that is not over.
 
-        A run that somebody has asked to stop may stay.
+        A run that a user has asked to stop may stay.
         """
         self.trainers, self.is_spent = [], True
         asked = {each["run_id"] for each in self.rows["commands"]}
@@ -343,8 +339,8 @@ class Life:
         taken: set[str] = set()
         until = self.time + PATIENCE_S
         while at_work - asked - taken and self.time < until:
-            with self.seen_from(2):
-                while (claim := claims.claim_next_run(self.db, self._process(2), excluded_ids=taken)) is not None:
+            with self.model_time():
+                while (claim := self.claimers[2].claim_next(excluded_ids=taken)) is not None:
                     taken.add(claim.run_id)
             self.time += 65.0
         assert at_work - asked <= taken, f"{at_work - asked - taken} was forgotten"
@@ -354,15 +350,22 @@ class Life:
             return {name: [*map(dict, connection.execute(read).mappings())] for name, read in _READ.items()}
 
     def keep(self) -> Moment:
-        """All there is now, as `check` saw it."""
+        """Everything as `check` saw it."""
         trainers = [replace(each) for each in self.living()]
-        now = (self.rows, self.time, self.pids, self.correction)
-        return Moment(*now, trainers, dict(self.checkpoints), deepcopy(self.watches))
+        unreachable_at = tuple(claimer._unreachable_at for claimer in self.claimers)
+        return Moment(self.rows, self.time, self.n_trainers, trainers, dict(self.checkpoints), unreachable_at)
 
     def go_to(self, moment: Moment) -> None:
         """Come back to a moment."""
         now = self._read() if self.is_spent else self.rows
         with self.db.transaction() as connection:
+            present = {row["id"] for row in now["runs"]}
+            for row in moment.rows["runs"]:
+                if row["id"] not in present:
+                    connection.execute(insert(Run), self.planned[row["id"]])
+            for row in now["runs"]:
+                if row["id"] not in {kept["id"] for kept in moment.rows["runs"]}:
+                    connection.execute(text("DELETE FROM runs WHERE id = :id"), row)
             for name, rows in moment.rows.items():
                 if rows == now[name]:
                     continue
@@ -371,39 +374,39 @@ class Life:
                 if rows:
                     connection.execute(_WRITE[name], rows)
         self.is_spent = False
-        self.rows, self.time, self.pids, self.correction = moment.rows, moment.time, moment.pids, moment.correction
+        self.rows, self.time, self.n_trainers = moment.rows, moment.time, moment.n_trainers
         self.trainers = [replace(each) for each in moment.trainers]
-        self.checkpoints, self.watches = dict(moment.checkpoints), deepcopy(moment.watches)
+        self.checkpoints = dict(moment.checkpoints)
+        for claimer, unreachable_at in zip(self.claimers, moment.unreachable_at, strict=True):
+            claimer._unreachable_at = unreachable_at
 
     def key(self) -> tuple[Any, ...]:
-        """What the future depends on: names of processes left out, times as how long ago. Equal keys, equal futures."""
-        runs = [self._key_of_run(self._run(run_id)) for run_id in self.runs]
+        """What the future depends on, with times as how long ago. Equal keys have equal futures."""
+        runs = [self._key_of_run(run_id) for run_id in self.runs]
         trainers = [
             (self.runs.index(each.run_id), each.host, self.time - each.beat, each.step, each.resume, each.begun,
-             each.ready, each.is_frozen, each.token == self._run(each.run_id)["owner_token"])
+             each.ready, each.is_paused, each.is_frozen, self._owns(each))
             for each in self.living()
         ]  # fmt: skip
         saved = [self.checkpoints.get(run_id, 0) for run_id in self.runs]
-        status = self.rows["sweeps"][0]["status"]
-        return (status, *runs, *sorted(trainers), *saved)
+        outages = [None if (at := claimer._unreachable_at) is None else self.time - at for claimer in self.claimers]
+        return (self.rows["sweeps"][0]["status"], *runs, *sorted(trainers), *saved, *outages)
 
-    def _run(self, run_id: str) -> dict[str, Any]:
-        return next(row for row in self.rows["runs"] if row["id"] == run_id)
+    def _run(self, run_id: str) -> Any:
+        """The row of a run; None if it was deleted."""
+        return next((row for row in self.rows["runs"] if row["id"] == run_id), None)
 
-    def _key_of_run(self, run: dict[str, Any]) -> tuple[Any, ...]:
+    def _owns(self, trainer: Trainer) -> bool:
+        run = self._run(trainer.run_id)
+        return run is not None and run["owner_token"] == trainer.token
+
+    def _key_of_run(self, run_id: str) -> tuple[Any, ...]:
+        if (run := self._run(run_id)) is None:
+            return ("deleted",)
         times = (run[name] for name in ("heartbeat_at", "claimed_at", "started_at"))
         asked = [each["requested_at"] for each in self.rows["commands"] if each["run_id"] == run["id"]]
         ago = [None if at is None else self.time - (_aware(at) - BEGAN).total_seconds() for at in (*times, *asked)]
-        here = [each.pid for each in self.living()]
-        stands = (run["status"], run["owner_token"], run["heartbeat_at"])
-        watched = [self._watched(self.watches[host], run["id"], stands) for host in HOSTS]
-        has_process = None if run["pid"] is None else (run["pid"] in here, "container" in (run["process_key"] or ""))
-        is_anybodys = run["owner_token"] is None
-        return (run["status"], run["env_steps"], run["host"], has_process, is_anybodys, *watched, *ago)
-
-    def _watched(self, watch: claims._SilenceTimer, run_id: str, stands: tuple[Any, ...]) -> float | None:
-        seen, since = watch._last_change.get(run_id, (None, 0.0))
-        return self.time - since if seen == stands else None
+        return (run["status"], run["env_steps"], run["owner_token"] is None, *ago)
 
 
 def _aware(at: Any) -> datetime:

@@ -14,7 +14,6 @@ from emtc_core.recorder import (
     SnapshotRecord,
 )
 from storage.engine import Database
-from storage.process_id import get_process_id
 from storage.recording.writer import DatabaseRecorder
 
 GAMMA = 0.99
@@ -27,10 +26,7 @@ CONFIG: dict[str, Any] = {
     "gate": {"delta_scale": 1.0, "tau_start": 1.0, "tau_end": 1.0, "tau_decay_steps": None},
 }
 
-ME: dict[str, Any] = {
-    "process": get_process_id(),
-    "device": "cpu",
-}
+ME: dict[str, Any] = {"device": "cpu"}
 """Arguments of `start_run` with which this process is the trainer."""
 
 

@@ -5,16 +5,18 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, update
 
 from emtc_core.errors import CommandTimeoutError, RunStateError
 from storage.engine import Database, open_database
+from storage.models import Run
 from storage.retry import Outage
-from storage.runs.changes import claim_start, create_run, finish_run, start_run
+from storage.runs.changes import create_run, finish_run, start_run
+from storage.runs.claims import claim_to_train, make_token
 from storage.runs.control import (
     DatabaseControl,
     Heartbeat,
@@ -23,7 +25,6 @@ from storage.runs.control import (
     send_command,
     wait_for_acknowledgement,
 )
-from storage.runs.lifecycle import State, make_owner
 from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.storage.records import CONFIG, ME
@@ -41,13 +42,13 @@ def test_commands_arrive_in_order_and_are_acknowledged_when_taken(db: Database, 
     start_run(db, run_id, **ME)
     control = DatabaseControl(db, run_id)
     send_command(db, run_id, "pause")
-    send_command(db, run_id[:4], "resume")
+    send_command(db, run_id[:4], "stop")
     assert wait_for(control.poll) == "pause"
     wait_for(lambda: command_log(db, run_id)["acknowledged_at"].notna().tolist() == [True, False])
-    assert wait_for(control.poll) == "resume"
+    assert wait_for(control.poll) == "stop"
     control.close()
     log = command_log(db, run_id)
-    assert log["command"].tolist() == ["pause", "resume"]
+    assert log["command"].tolist() == ["pause", "stop"]
     assert (log["acknowledged_at"] >= log["requested_at"]).all()
     assert control.poll() is None
 
@@ -77,12 +78,12 @@ def test_the_published_status_is_stored_until_the_run_has_ended(db: Database, ru
 
 
 def test_a_stop_asked_of_a_starting_run_waits_for_its_trainer(db: Database, run_id: str) -> None:
-    me = make_owner()
-    claim_start(db, run_id, me)
+    me = make_token()
+    claim_to_train(db, run_id, me)
     send_command(db, run_id, "stop")
-    assert find_run(db, run_id).state == State.STOPPING
-    start_run(db, run_id, **ME, token=me.token)
-    control = DatabaseControl(db, run_id)
+    assert find_run(db, run_id).live_status == "stopping"
+    start_run(db, run_id, **ME, token=me)
+    control = DatabaseControl(db, run_id, token=me)
     assert wait_for(control.poll) == "stop"
     control.close()
 
@@ -91,8 +92,9 @@ def test_a_resumed_trainer_ignores_what_was_asked_before(db: Database, run_id: s
     start_run(db, run_id, **ME)
     send_command(db, run_id, "stop")
     finish_run(db, run_id, "stopped")
-    start_run(db, run_id, **ME)
-    control = DatabaseControl(db, run_id, poll_s=0.01)
+    claim_to_train(db, run_id, "owner")
+    start_run(db, run_id, **ME, token="owner")
+    control = DatabaseControl(db, run_id, poll_s=0.01, token="owner")
     time.sleep(0.1)
     assert control.poll() is None
     control.close()
@@ -101,7 +103,7 @@ def test_a_resumed_trainer_ignores_what_was_asked_before(db: Database, run_id: s
 def test_nobody_obeys_for_an_ended_run(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
     finish_run(db, run_id, "finished")
-    with raises(RunStateError, reason="no_trainer", subject=run_id):
+    with raises(RunStateError, reason="finished", subject=run_id):
         send_command(db, run_id, "stop")
 
 
@@ -142,15 +144,23 @@ def test_a_long_outage_is_told_again_now_and_then(caplog: pytest.LogCaptureFixtu
 
 def test_a_stop_says_whether_anybody_heard(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
-    with raises(CommandTimeoutError, reason="timeout", subject=run_id):
-        request_stop(db, run_id, patience_s=0.3)
     control = DatabaseControl(db, run_id)
-    assert wait_for(control.poll) == "stop"
     assert "acknowledged stop" in ask_stop_while(control, db, run_id)
     finish_run(db, run_id, "stopped")
     control.close()
-    with raises(RunStateError, reason="no_trainer", subject=run_id):
+    with raises(RunStateError, reason="stopped", subject=run_id):
         request_stop(db, run_id, patience_s=0.3)
+
+
+def test_a_stop_that_no_trainer_reads_is_reported_and_stays_requested(db: Database, run_id: str) -> None:
+    start_run(db, run_id, **ME)
+    with raises(CommandTimeoutError, reason="timeout", subject=run_id):
+        request_stop(db, run_id, patience_s=0.3)
+    with raises(RunStateError, reason="stopping", subject=run_id):
+        request_stop(db, run_id, patience_s=0.3)
+    control = DatabaseControl(db, run_id)
+    assert wait_for(control.poll) == "stop"
+    control.close()
 
 
 def ask_stop_while(control: DatabaseControl, db: Database, run_id: str) -> str:
@@ -171,8 +181,10 @@ def test_a_run_that_ends_first_has_not_acknowledged_the_command(db: Database, ru
 
 
 def test_nobody_hears_for_a_lost_run(db: Database, run_id: str) -> None:
-    start_run(db, run_id, replace(ME["process"], pid=2**22 + 1), device="cpu")
-    with raises(CommandTimeoutError, reason="trainer_gone", subject=run_id):
+    start_run(db, run_id, **ME)
+    with db.transaction() as connection:
+        connection.execute(update(Run).values(heartbeat_at=datetime.now(UTC) - timedelta(hours=1)))
+    with raises(RunStateError, reason="lost", subject=run_id):
         request_stop(db, run_id, patience_s=30)
 
 

@@ -18,7 +18,6 @@ from storage.maintenance.check import check_database, check_run
 from storage.maintenance.sizes import measure_sizes
 from storage.maintenance.thin import RemovedData, Thinning, count_thinning, thin_run
 from storage.models import EpisodeRow, Run, SnapshotRow, Transition, TransitionSummary
-from storage.process_id import get_process_id, process_columns
 from storage.queries.curves import evaluations
 from storage.queries.episodes import get_trajectory, list_episodes
 from storage.recording.writer import DatabaseRecorder
@@ -158,9 +157,8 @@ def test_the_last_snapshot_and_every_nth_before_it_stay(db: Database, ended: str
 
 @pytest.mark.parametrize("status", ["running", "paused"])
 def test_a_run_at_work_is_left_alone(db: Database, ended: str, status: str) -> None:
-    process = process_columns(get_process_id())
     with db.transaction() as connection:
-        connection.execute(update(Run).values(status=status, heartbeat_at=func.now(), **process))
+        connection.execute(update(Run).values(status=status, heartbeat_at=func.now()))
     for act in (count_thinning, thin_run):
         with raises(RunStateError, reason=status, subject=ended):
             act(db, ended, ALL)

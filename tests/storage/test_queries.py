@@ -1,5 +1,6 @@
 """Queries against rows written by hand, on both databases."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,6 @@ from sqlalchemy import insert, text, update
 from emtc_core.errors import StorageError
 from storage.engine import Database
 from storage.models import Base, EpisodeRow, MetricRow, Run, Transition
-from storage.process_id import get_process_id
 from storage.projections import create_job, get_job, list_jobs, save_projection, update_job
 from storage.queries import curves, episodes, gate, memory, projections
 from storage.queries.episode_search import find_playbacks
@@ -268,12 +268,11 @@ def test_a_projection_job_is_made_once_and_its_death_is_seen(db: Database, run_i
     recorder.record_snapshot(make_snapshot(30, 3))
     recorder.close()
     snapshot_id = int(memory.list_snapshots(db, run_id)["id"].iloc[0])
-    process = get_process_id()
     job = create_job(db, snapshot_id, method="tsne", params={"seed": 1})
     assert create_job(db, snapshot_id, method="tsne", params={"seed": 1}).id == job.id
-    update_job(db, job.id, status="running", progress=0.5, process=process)
+    update_job(db, job.id, status="running", progress=0.5, pid=os.getpid())
     assert (get_job(db, job.id).status, get_job(db, job.id).progress) == ("running", 0.5)
-    update_job(db, job.id, process=replace(process, pid=2**22 + 1))
+    update_job(db, job.id, pid=2**22 + 1)
     assert get_job(db, job.id).status == "lost"
     again = create_job(db, snapshot_id, method="tsne", params={"seed": 1})
     assert again.id != job.id

@@ -12,7 +12,8 @@ from storage.queries.curves import evaluations
 from storage.queries.episode_search import find_playbacks
 from storage.queries.episodes import get_playback
 from storage.recording.writer import DatabaseRecorder
-from storage.runs.changes import claim_start, finish_run, start_run
+from storage.runs.changes import finish_run, start_run
+from storage.runs.claims import claim_to_train, make_token
 from storage.runs.control import (
     DatabaseControl,
     EvaluationRequest,
@@ -20,7 +21,6 @@ from storage.runs.control import (
     list_evaluation_requests,
     send_command,
 )
-from storage.runs.lifecycle import make_owner
 from storage.runs.removal import remove_run, rewind_run
 from storage.runs.rows import find_run
 from tests.errors import raises
@@ -108,10 +108,10 @@ def test_a_resume_takes_the_answers_of_superseded_steps_with_them_and_numbers_no
     recorder.close()
     pending = send_command(db, run_id, "evaluate")
     finish_run(db, run_id, "stopped")
-    owner = make_owner()
-    claim_start(db, run_id, owner)
-    start_run(db, run_id, **ME, token=owner.token)
-    rewind_run(db, run_id, 20, token=owner.token)
+    token = make_token()
+    claim_to_train(db, run_id, token)
+    start_run(db, run_id, **ME, token=token)
+    rewind_run(db, run_id, 20, token=token)
     assert [(asked.id, asked.stage) for asked in list_evaluation_requests(db, find_run(db, run_id))] == [
         (pending, "unanswered"),
         (gone, "unanswered"),
@@ -119,7 +119,7 @@ def test_a_resume_takes_the_answers_of_superseded_steps_with_them_and_numbers_no
     ]
     assert find_playbacks(db, run_id).frame["episode"].tolist() == [get_first_playback(kept)]
     again = send_command(db, run_id, "evaluate")
-    recorder = DatabaseRecorder(db, run_id)
+    recorder = DatabaseRecorder(db, run_id, token=token)
     recorder.record_answer(AnswerRecord(again, make_evaluation(20)))
     recorder.close()
     assert find_playbacks(db, run_id).frame["episode"].tolist() == [get_first_playback(kept), get_first_playback(again)]
@@ -142,9 +142,9 @@ def test_what_nobody_can_answer_is_refused_in_words(db: Database, run_id: str) -
     with raises(RunStateError, reason="not_a_play", subject="evaluate"):
         send_command(db, run_id, "evaluate", episode=1)
     send_command(db, run_id, "stop")
-    with raises(RunStateError, reason="no_trainer", subject=run_id):
+    with raises(RunStateError, reason="stopping", subject=run_id):
         send_command(db, run_id, "evaluate")
     finish_run(db, run_id, "stopped")
-    with raises(RunStateError, reason="no_trainer", subject=run_id):
+    with raises(RunStateError, reason="stopped", subject=run_id):
         send_command(db, run_id, "play")
     assert list_evaluation_requests(db, find_run(db, run_id)) == []

@@ -23,7 +23,7 @@ from storage.recording import writer
 from storage.recording.writer import DatabaseRecorder
 from storage.retry import retry_transient
 from storage.runs.changes import create_run, finish_run
-from storage.runs.lifecycle import make_owner
+from storage.runs.claims import make_token
 from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.storage.records import (
@@ -242,7 +242,7 @@ def test_a_full_disk_pauses_the_trainer_and_loses_nothing(patient: Database) -> 
     trainer.start()
     wait_for(lambda: recorder.blocked)
     assert "full" in (recorder.blocked or "")
-    assert "full" in (read_stall_reason(patient, run_id) or "")
+    assert "full" in (read_stall_reason(patient, run_id, max_age_s=60) or "")
     time.sleep(0.3)
     assert trainer.is_alive(), "the trainer must wait"
     assert check_run(patient, run_id) == []
@@ -251,7 +251,7 @@ def test_a_full_disk_pauses_the_trainer_and_loses_nothing(patient: Database) -> 
     trainer.join(timeout=30)
     recorder.close()
     assert recorder.blocked is None
-    assert read_stall_reason(patient, run_id) is None
+    assert read_stall_reason(patient, run_id, max_age_s=60) is None
     assert find_run(patient, run_id).env_steps == 6000
     assert check_run(patient, run_id) == []
 
@@ -266,12 +266,12 @@ def test_a_recorder_waits_until_its_file_is_back(sqlite_url: str) -> None:
     away = db.path.rename(db.path.with_suffix(".away"))
     record_episodes(recorder, 1, start=2)
     wait_for(lambda: recorder.blocked)
-    assert read_stall_reason(db, run_id) == recorder.blocked
+    assert read_stall_reason(db, run_id, max_age_s=60) == recorder.blocked
     with raises(StorageError, reason="file_missing", subject=db.path):
         find_run(db, run_id)
     away.rename(db.path)
     recorder.close()
-    assert read_stall_reason(db, run_id) is None
+    assert read_stall_reason(db, run_id, max_age_s=60) is None
     assert read_steps(db, run_id) == list(range(1, 21))
     db.dispose()
 
@@ -298,7 +298,7 @@ def test_a_locked_database_is_waited_for(patient: Database) -> None:
     other = sqlite3.connect(patient.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     record_episodes(recorder, 2)
-    wait_for(lambda: recorder.blocked and "locked" in (read_stall_reason(patient, run_id) or ""))
+    wait_for(lambda: recorder.blocked and "locked" in (read_stall_reason(patient, run_id, max_age_s=60) or ""))
     other.execute("ROLLBACK")
     other.close()
     recorder.close()
@@ -345,14 +345,14 @@ def test_a_commit_whose_answer_was_lost_is_not_written_twice(db: Database, monke
 
 
 def test_a_run_waits_for_a_lock_to_go_back_and_to_end(patient: Database) -> None:
-    run_id = create_run(patient, CONFIG, target_steps=1, versions={}, owner=(owner := make_owner()))
+    run_id = create_run(patient, CONFIG, target_steps=1, versions={}, token=(token := make_token()))
     assert patient.path is not None
-    recorder = DatabaseRecorder(patient, run_id, token=owner.token)
+    recorder = DatabaseRecorder(patient, run_id, token=token)
     record_episodes(recorder, 2)
     recorder.flush()
     for act in (
         lambda: recorder.supersede(10, checkpoint="checkpoint-000000000010.pt"),
-        lambda: retry_transient(patient, lambda: finish_run(patient, run_id, "stopped", token=owner.token)),
+        lambda: retry_transient(patient, lambda: finish_run(patient, run_id, "stopped", token=token)),
     ):
         with closing(sqlite3.connect(patient.path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -368,7 +368,7 @@ def test_a_run_waits_for_a_lock_to_go_back_and_to_end(patient: Database) -> None
 
 def test_what_does_not_pass_is_not_waited_for(db: Database, run_id: str) -> None:
     with pytest.raises(RunStateError):
-        retry_transient(db, lambda: finish_run(db, run_id, "finished"))
+        retry_transient(db, lambda: finish_run(db, run_id, "finished", token="of another owner"))
 
 
 def test_two_recorders_and_a_reader_never_meet_a_lock(db: Database) -> None:

@@ -21,9 +21,9 @@ from storage.queries.gate_state import gate_state
 from storage.queries.run_search import SORTS, RunFilter, list_filter_options, matching_ids, run_page, runs_by_id
 from storage.queries.search_terms import MAX_TERMS
 from storage.recording.writer import DatabaseRecorder
-from storage.runs.changes import claim_start, create_run, finish_run, start_run
+from storage.runs.changes import create_run, finish_run, start_run
+from storage.runs.claims import claim_to_train, make_token
 from storage.runs.labels import check_tags, note_runs, set_visibility, tag_runs
-from storage.runs.lifecycle import make_owner
 from storage.runs.removal import rewind_run
 from storage.runs.rows import find_run
 from tests.errors import raises
@@ -296,11 +296,11 @@ def test_shelves_take_runs_out_of_sight_and_bring_them_back(db: Database) -> Non
 
 def test_what_is_at_work_is_not_archived_and_what_is_resumed_is_listed_again(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
-    with raises(RunStateError, reason="at_work", subject=run_id):
+    with raises(RunStateError, reason="running", subject=run_id):
         set_visibility(db, [run_id], "archive")
     finish_run(db, run_id, "stopped")
     set_visibility(db, [run_id], "archive")
-    claim_start(db, run_id, make_owner())
+    claim_to_train(db, run_id, make_token())
     assert find_run(db, run_id).archived_at is None
 
 

@@ -1,7 +1,6 @@
 """Runs: ids, states, launch tokens, liveness, rewind and delete."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,13 +10,12 @@ from emtc_core.errors import RunNotFoundError, RunStateError
 from storage.engine import Database
 from storage.maintenance.check import check_run
 from storage.models import Base, Run
-from storage.process_id import get_process_id
 from storage.queries.memory import list_snapshots
 from storage.queries.runs import list_resumes, list_runs
 from storage.recording.writer import DatabaseRecorder
-from storage.runs.changes import claim_start, create_run, find_launch, finish_run, start_run
+from storage.runs.changes import create_run, find_launch, finish_run, start_run
+from storage.runs.claims import claim_to_train
 from storage.runs.labels import edit_run
-from storage.runs.lifecycle import live_status, make_owner
 from storage.runs.removal import remove_run, rewind_run
 from storage.runs.rows import find_run
 from tests.errors import raises
@@ -29,8 +27,6 @@ from tests.storage.records import (
     make_snapshot,
     record_episodes,
 )
-
-GONE = {**ME, "process": replace(ME["process"], pid=2**22 + 1)}
 
 
 def set_run(db: Database, run_id: str, **values: object) -> None:
@@ -100,54 +96,28 @@ def test_two_processes_cannot_work_on_one_run(db: Database, run_id: str) -> None
         start_run(db, run_id, **ME)
 
 
-def test_a_silent_but_living_process_keeps_its_run(db: Database, run_id: str) -> None:
+def test_a_run_without_a_heartbeat_is_lost_and_may_be_taken_over(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
     set_run(db, run_id, heartbeat_at=datetime.now(UTC) - timedelta(minutes=5))
     assert find_run(db, run_id).live_status == "lost"
-    with pytest.raises(RunStateError):
-        start_run(db, run_id, **ME)
-
-
-def test_a_run_of_a_dead_process_is_lost_and_may_be_taken_over(db: Database, run_id: str) -> None:
-    start_run(db, run_id, **GONE)
-    assert find_run(db, run_id).live_status == "lost"
     assert list_runs(db)["status"].tolist() == ["lost"]
+    claim_to_train(db, run_id, "owner")
+    start_run(db, run_id, **ME, token="owner")
+    assert find_run(db, run_id).live_status == "running"
+
+
+def test_a_run_that_sends_heartbeats_is_neither_deleted_nor_taken_over(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
-    assert find_run(db, run_id).live_status == "running"
-
-
-def test_a_reused_process_id_is_not_the_trainer(db: Database, run_id: str) -> None:
-    me = get_process_id()
-    start_run(db, run_id, replace(me, key=f"{me.key}0"), device="cpu")
-    assert find_run(db, run_id).live_status == "lost"
-
-
-@pytest.mark.parametrize("case", ["in a container with the name of this machine", "the clock was corrected by 3 s"])
-def test_a_heartbeat_counts_more_than_a_process_that_is_not_seen(db: Database, run_id: str, case: str) -> None:
-    me = get_process_id()
-    assert me.created_at is not None
-    hidden = replace(me, pid=2**22 + 1, key="boot/1/100")
-    start_run(db, run_id, replace(me, created_at=me.created_at - 3) if "clock" in case else hidden, device="cpu")
-    assert find_run(db, run_id).live_status == "running"
+    set_run(db, run_id, pid=2**22 + 1, host="elsewhere")
     with raises(RunStateError, reason="running", subject=run_id):
         remove_run(db, run_id)
     with raises(RunStateError, reason="running", subject=run_id):
-        claim_start(db, run_id, make_owner())
-    set_run(db, run_id, heartbeat_at=datetime.now(UTC) - timedelta(minutes=5))
-    assert find_run(db, run_id).live_status == "lost"
-
-
-def test_silence_of_three_heartbeats_is_lost_on_any_host(db: Database, run_id: str) -> None:
-    start_run(db, run_id, replace(get_process_id(), host="elsewhere"), device="cpu")
-    row = find_run(db, run_id)
-    assert row.heartbeat_at is not None
-    assert live_status(row, row.heartbeat_at + timedelta(seconds=5.9)) == "running"
-    assert live_status(row, row.heartbeat_at + timedelta(seconds=6.1)) == "lost"
+        claim_to_train(db, run_id, "owner")
 
 
 @pytest.mark.parametrize("status", ["finished", "stopped", "failed"])
 def test_an_ended_run_stays_ended_whatever_its_process_does(db: Database, run_id: str, status: str) -> None:
-    start_run(db, run_id, **GONE)
+    start_run(db, run_id, **ME)
     finish_run(db, run_id, status, error="why" if status == "failed" else None)
     row = find_run(db, run_id)
     assert (row.status, row.live_status) == (status, status)

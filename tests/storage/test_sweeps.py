@@ -1,9 +1,8 @@
 """Sweeps in the database: saved once, claimed once, freed by a death, stopped and continued."""
 
-import subprocess
-import sys
+import os
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +12,11 @@ from sqlalchemy import select, update
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.models import Run
-from storage.process_id import ProcessId, get_process_id, process_columns
 from storage.runs.changes import finish_run, start_run
-from storage.runs.claims import claim_run
+from storage.runs.claims import ClaimedRun, RunClaimer
 from storage.runs.control import send_command
-from storage.runs.lifecycle import mark_launched
 from storage.runs.rows import find_run
+from storage.runs.status import START_LIMIT_S
 from storage.runs.sweeps import (
     PlannedRun,
     Progress,
@@ -48,21 +46,18 @@ def save(db: Database, n: int = 3) -> int:
 
 
 @pytest.fixture
-def me() -> ProcessId:
-    return get_process_id()
+def claimer(db: Database) -> RunClaimer:
+    return RunClaimer(db)
 
 
-@pytest.fixture
-def dead() -> ProcessId:
-    """A process that has gone."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        process_id = get_process_id(process.pid)
-        process.communicate(b"\n")
-    return process_id
+def claim_one(claimer: RunClaimer) -> ClaimedRun:
+    claim = claimer.claim_in_sweep(SWEEP, jobs=1)
+    assert claim is not None
+    return claim
 
 
-def train(db: Database, run_id: str, worker: ProcessId) -> None:
-    start_run(db, run_id, worker, device="cpu")
+def train(db: Database, claim: ClaimedRun) -> None:
+    start_run(db, claim.run_id, device="cpu", token=claim.token)
 
 
 def test_saving_again_queues_only_what_is_new(db: Database) -> None:
@@ -119,22 +114,23 @@ def test_queued_runs_are_attended_by_a_scheduler_or_by_workers(
     assert sweep.has_worker is attended
 
 
-def test_runs_are_claimed_in_the_order_of_the_plan_and_no_more_than_fit(db: Database, me: ProcessId) -> None:
+def test_runs_are_claimed_in_the_order_of_the_plan_and_no_more_than_fit(db: Database, claimer: RunClaimer) -> None:
     save(db, 3)
-    claims = [claim_run(db, SWEEP, me, jobs=2) for _ in range(3)]
+    claims = [claimer.claim_in_sweep(SWEEP, jobs=2) for _ in range(3)]
     assert [find_run(db, claim.run_id).name for claim in claims if claim] == ["run 0", "run 1"]
     assert claims[2] is None
     assert not any(claim.resume for claim in claims if claim)
 
 
-def test_of_many_schedulers_each_run_has_one(url: str, me: ProcessId) -> None:
+def test_of_many_schedulers_each_run_has_one(url: str) -> None:
     db = open_database(url)
     save(db, 12)
     claimed: list[str] = []
 
     def claim_all() -> None:
         own = open_database(url)
-        while claim := claim_run(own, SWEEP, me, jobs=12):
+        claimer = RunClaimer(own)
+        while claim := claimer.claim_in_sweep(SWEEP, jobs=12):
             claimed.append(claim.run_id)
         own.dispose()
 
@@ -147,95 +143,81 @@ def test_of_many_schedulers_each_run_has_one(url: str, me: ProcessId) -> None:
     db.dispose()
 
 
-def test_what_a_dead_scheduler_claimed_is_free_again(db: Database, me: ProcessId, dead: ProcessId) -> None:
+def test_a_claim_whose_trainer_does_not_start_in_time_is_free_again(db: Database, claimer: RunClaimer) -> None:
     save(db, 1)
-    first = claim_run(db, SWEEP, dead, jobs=1)
-    assert first is not None
-    second = claim_run(db, SWEEP, me, jobs=1)
-    assert second is not None
-    assert first is not None
+    first = claim_one(claimer)
+    assert claimer.claim_in_sweep(SWEEP, jobs=2) is None
+    with db.transaction() as connection:
+        connection.execute(update(Run).values(claimed_at=datetime.now(UTC) - timedelta(seconds=START_LIMIT_S + 1)))
+    second = claim_one(claimer)
     assert (second.run_id, second.resume) == (first.run_id, first.resume)
     assert second.token != first.token
-    assert claim_run(db, SWEEP, me, jobs=1) is None
 
 
-def test_a_trainer_that_its_dead_scheduler_could_not_note_is_left_alone(
-    db: Database, me: ProcessId, dead: ProcessId
-) -> None:
+def test_a_lost_run_is_claimed_for_a_resume_and_old_commands_are_void(db: Database, claimer: RunClaimer) -> None:
     save(db, 1)
-    claim_run(db, SWEEP, dead, jobs=1)
-    assert claim_run(db, SWEEP, me, jobs=1, has_trainer=lambda run_id: True) is None
-
-
-def test_a_lost_run_is_claimed_for_a_resume_and_old_commands_are_void(
-    db: Database, me: ProcessId, dead: ProcessId
-) -> None:
-    save(db, 1)
-    claim = claim_run(db, SWEEP, me, jobs=1)
-    assert claim is not None
-    train(db, claim.run_id, me)
+    claim = claim_one(claimer)
+    train(db, claim)
     send_command(db, claim.run_id, "stop")
     with db.transaction() as connection:
-        connection.execute(update(Run).values(**process_columns(dead)))
-    again = claim_run(db, SWEEP, me, jobs=1)
-    assert again is not None
-    assert again.resume
+        connection.execute(update(Run).values(heartbeat_at=datetime.now(UTC) - timedelta(hours=1)))
+    assert claim_one(claimer).resume
     with db.read() as connection:
         waiting = connection.exec_driver_sql("SELECT count(*) FROM commands WHERE acknowledged_at IS NULL").scalar()
     assert waiting == 0
 
 
-def test_a_run_that_trains_is_never_claimed(db: Database, me: ProcessId) -> None:
+def test_a_run_that_trains_is_never_claimed(db: Database, claimer: RunClaimer) -> None:
     save(db, 1)
-    claim = claim_run(db, SWEEP, me, jobs=1)
-    assert claim is not None
-    train(db, claim.run_id, me)
-    assert claim_run(db, SWEEP, me, jobs=5) is None
+    claim = claim_one(claimer)
+    train(db, claim)
+    assert claimer.claim_in_sweep(SWEEP, jobs=5) is None
 
 
-def test_stopping_empties_the_queue_and_names_what_works(db: Database, me: ProcessId) -> None:
+def test_stopping_empties_the_queue_and_names_what_works(db: Database, claimer: RunClaimer) -> None:
     save(db, 3)
-    claim = claim_run(db, SWEEP, me, jobs=1)
-    assert claim is not None
-    mark_launched(db, claim.run_id, me, token=claim.token)
+    claim = claim_one(claimer)
     assert stop_sweep(db, SWEEP) == (2, [claim.run_id])
-    assert claim_run(db, SWEEP, me, jobs=5) is None
-    assert get_sweep(db, SWEEP).counts == {"stopped": 2, "queued": 1}
+    assert claimer.claim_in_sweep(SWEEP, jobs=5) is None
+    assert get_sweep(db, SWEEP).counts == {"stopped": 2, "starting": 1}
 
 
-def test_stopped_and_failed_runs_queue_again_and_resume(db: Database, me: ProcessId) -> None:
+def test_stopped_and_failed_runs_queue_again_and_resume(db: Database, claimer: RunClaimer) -> None:
     save(db, 2)
-    claim = claim_run(db, SWEEP, me, jobs=1)
-    assert claim is not None
-    train(db, claim.run_id, me)
-    finish_run(db, claim.run_id, "failed", error="no")
+    claim = claim_one(claimer)
+    train(db, claim)
+    finish_run(db, claim.run_id, "failed", error="no", token=claim.token)
     stop_sweep(db, SWEEP)
     assert requeue(db, SWEEP, ("stopped", "failed")) == 2
     assert get_sweep(db, SWEEP).counts == {"queued": 2}
-    claims = [claim_run(db, SWEEP, me, jobs=2) for _ in range(2)]
+    claims = [claimer.claim_in_sweep(SWEEP, jobs=2) for _ in range(2)]
     assert {claim.resume for claim in claims if claim} == {True, False}
 
 
-def test_progress_names_the_state_and_what_is_left(db: Database, me: ProcessId, dead: ProcessId) -> None:
+def test_progress_names_the_state_and_what_is_left(db: Database, claimer: RunClaimer) -> None:
     save(db, 2)
     assert get_sweep(db, SWEEP[:4]).state == "lost"
-    attach_scheduler(db, SWEEP, me, jobs=2)
+    attach_scheduler(db, SWEEP, os.getpid(), jobs=2)
     sweep = list_sweeps(db)[0]
     assert (sweep.state, sweep.progress, sweep.seconds_left(), sweep.has_scheduler) == ("running", 0.0, None, True)
-    detach_scheduler(db, SWEEP, dead)
+    detach_scheduler(db, SWEEP, 2**22 + 1)
     assert get_sweep(db, SWEEP).has_scheduler
     for _ in range(2):
-        claim = claim_run(db, SWEEP, me, jobs=2)
+        claim = claimer.claim_in_sweep(SWEEP, jobs=2)
         assert claim is not None
-        train(db, claim.run_id, me)
-        finish_run(db, claim.run_id, "finished")
-    detach_scheduler(db, SWEEP, me)
+        train(db, claim)
+        finish_run(db, claim.run_id, "finished", token=claim.token)
+    detach_scheduler(db, SWEEP, os.getpid())
     sweep = get_sweep(db, SWEEP)
     assert (sweep.state, sweep.progress, sweep.seconds_left(), sweep.has_scheduler) == ("finished", 1.0, 0.0, False)
 
 
-def test_an_unknown_sweep_is_one_sentence(db: Database, me: ProcessId) -> None:
-    for ask in (lambda: get_sweep(db, "zz"), lambda: stop_sweep(db, "zz"), lambda: claim_run(db, "zz", me, jobs=1)):
+def test_an_unknown_sweep_is_one_sentence(db: Database, claimer: RunClaimer) -> None:
+    for ask in (
+        lambda: get_sweep(db, "zz"),
+        lambda: stop_sweep(db, "zz"),
+        lambda: claimer.claim_in_sweep("zz", jobs=1),
+    ):
         with raises(StorageError, reason="not_found", subject="zz"):
             ask()
 

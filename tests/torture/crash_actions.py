@@ -26,7 +26,7 @@ from storage.maintenance.check import check_run
 from storage.maintenance.thin import Thinning, thin_run
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, start_again
-from storage.runs.lifecycle import State, make_owner
+from storage.runs.claims import make_token
 from storage.runs.removal import remove_run
 from storage.runs.rows import find_run
 from tests.torture.fleet import storm_config
@@ -58,11 +58,11 @@ def train_reference(folder: Path) -> None:
 def train_new_run(url: str) -> None:
     """Record a run without interruption."""
     db = open_database(url)
-    owner = make_owner()
+    token = make_token()
     run_id = create_run(
-        db, CONFIG.model_dump(mode="json"), target_steps=CONFIG.train.t_max, versions=library_versions(), owner=owner
+        db, CONFIG.model_dump(mode="json"), target_steps=CONFIG.train.t_max, versions=library_versions(), token=token
     )
-    _train(db, run_id, owner.token, resume=False)
+    _train(db, run_id, token, resume=False)
 
 
 def _make_url(folder: Path) -> str:
@@ -96,14 +96,14 @@ def _train(db: Database, run_id: str, token: str, *, resume: bool) -> None:
 def continue_training(url: str) -> None:
     """Resume each run that is not finished. Start a run again that cannot resume."""
     db = open_database(url)
-    unfinished = [row for run_id in _list_run_ids(db) if (row := find_run(db, run_id)).state != State.FINISHED]
+    unfinished = [row for run_id in _list_run_ids(db) if (row := find_run(db, run_id)).live_status != "finished"]
     for row in unfinished:
         if examine_checkpoints(db, row).can_resume:
-            _train(db, row.id, claim_to_resume(db, row.id).token, resume=True)
+            _train(db, row.id, claim_to_resume(db, row.id), resume=True)
         else:
-            owner = make_owner()
-            child = start_again(db, row.id, versions=library_versions(), owner=owner)
-            _train(db, child, owner.token, resume=False)
+            token = make_token()
+            child = start_again(db, row.id, versions=library_versions(), token=token)
+            _train(db, child, token, resume=False)
 
 
 def _continue_training(folder: Path) -> None:
@@ -115,7 +115,9 @@ def find_wrong_training(url: str) -> list[str]:
     with opened_database(url) as db:
         rows = [find_run(db, run_id) for run_id in _list_run_ids(db)]
         parents = {row.parent_id for row in rows}
-        unfinished = [f"{row.id} is {row.state}" for row in rows if row.state != "finished" and row.id not in parents]
+        unfinished = [
+            f"{row.id} is {row.live_status}" for row in rows if row.live_status != "finished" and row.id not in parents
+        ]
         return unfinished + find_wrong(db, CONFIG)
 
 

@@ -36,12 +36,12 @@ from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
 from storage.files import run_folder
 from storage.private_files import make_private_folder, open_private_append
-from storage.process_id import get_process_id
 from storage.retry import retry_transient
 from storage.runs.changes import create_run, start_again
+from storage.runs.claims import make_token, return_to_queue
 from storage.runs.control import send_command
-from storage.runs.lifecycle import State, make_owner, mark_launched
 from storage.runs.rows import find_run
+from storage.runs.status import allows
 
 STEPS = 2500
 STOP_TIMEOUT_S = 120.0
@@ -55,6 +55,7 @@ SETTINGS = (
 """A run is short enough to finish, and evaluates, saves and refits often enough that a fault can hit each of these."""
 
 MAX_LOCK_S, MAX_PAUSE_S, MAX_FULL_DISK_S, MAX_OUTAGE_S = 12.0, 5.0, 6.0, 20.0
+MAX_RESUME_TRIES = 30
 FULL_DISK_BYTES = 64 * 1024
 """Largest file size while the disk is full. Every log, checkpoint and database is larger."""
 
@@ -76,6 +77,8 @@ class TrainerProcess:
     """A run and the process that trains it."""
 
     run_id: str
+    token: str
+    """Token by which the trainer owns the run."""
     process: ForkServerProcess
 
     @property
@@ -111,11 +114,11 @@ class Fleet:
         return rng.choice(running) if running else None
 
     def restart_ended(self) -> None:
-        """Resume each run whose trainer has ended. Replace a finished run by a new one."""
+        """Resume each run whose trainer has ended, once it is lost. Replace a finished run by a new one."""
         for i, trainer in enumerate(self._trainers):
             if not trainer.process.is_alive():
                 trainer.process.join()
-                self._trainers[i] = retry_transient(self._db, lambda run_id=trainer.run_id: self._continue(run_id))
+                self._trainers[i] = retry_transient(self._db, lambda trainer=trainer: self._continue(trainer))
 
     def stop(self) -> None:
         """Send SIGTERM to all trainers. Kill those that have not ended after STOP_TIMEOUT_S."""
@@ -127,28 +130,34 @@ class Fleet:
             trainer.process.join()
 
     def _launch(self) -> TrainerProcess:
-        owner = make_owner()
+        token = make_token()
         values = self._config.model_dump(mode="json")
         run_id = retry_transient(
             self._db,
-            lambda: create_run(self._db, values, target_steps=self._config.train.t_max, versions={}, owner=owner),
+            lambda: create_run(self._db, values, target_steps=self._config.train.t_max, versions={}, token=token),
         )
-        return self._start(run_id, owner.token, resume=False)
+        return self._start(run_id, token, resume=False)
 
-    def _continue(self, run_id: str) -> TrainerProcess:
+    def _continue(self, trainer: TrainerProcess) -> TrainerProcess:
+        run_id = trainer.run_id
         row = find_run(self._db, run_id)
-        if row.state == State.FINISHED:
+        if row.status == "queued" and row.owner_token == trainer.token:  # its trainer was killed before it started
+            return_to_queue(self._db, run_id, token=trainer.token, is_launcher=True)
+            row = find_run(self._db, run_id)
+        if row.live_status == "finished":
             return self._launch()
-        if row.state == State.FAILED:
+        if row.live_status == "failed":
             self.failures.append(f"{run_id}: {row.error}")
+        if row.live_status != "queued" and not allows(row.live_status, "resume"):
+            return trainer  # it is not lost yet
         if examine_checkpoints(self._db, row).can_resume:
-            token = claim_to_resume(self._db, run_id).token
+            token = claim_to_resume(self._db, run_id)
             self.resumed += 1
             return self._start(run_id, token, resume=True)
-        owner = make_owner()
-        child = start_again(self._db, run_id, versions=library_versions(), owner=owner)
+        token = make_token()
+        child = start_again(self._db, run_id, versions=library_versions(), token=token)
         self.restarted += 1
-        return self._start(child, owner.token, resume=False)
+        return self._start(child, token, resume=False)
 
     def _start(self, run_id: str, token: str, *, resume: bool) -> TrainerProcess:
         log = run_folder(self._db, run_id) / LOG_NAME
@@ -156,11 +165,7 @@ class Fleet:
             target=_train, args=(self._db.url, log, run_id), kwargs={"token": token, "resume": resume}
         )
         process.start()
-        trainer = TrainerProcess(run_id, process)
-        with suppress(psutil.NoSuchProcess):  # it has already ended and recorded its state
-            process_id = get_process_id(trainer.pid)
-            retry_transient(self._db, lambda: mark_launched(self._db, run_id, process_id, token=token))
-        return trainer
+        return TrainerProcess(run_id, token, process)
 
 
 def _train(url: str, log: Path, run_id: str, *, token: str, resume: bool) -> None:
@@ -229,7 +234,10 @@ class FaultInjector:
 
         def resume_later() -> None:
             time.sleep(seconds)
-            self._send(trainer, "resume")
+            for _ in range(MAX_RESUME_TRIES):  # it may not have read the pause yet
+                if self._send(trainer, "resume"):
+                    return
+                time.sleep(1)
 
         return self._send(trainer, "pause") and self._run_in_thread(resume_later)
 

@@ -1,8 +1,9 @@
-"""Simulated machines of a storm: workers with another host name and a clock that is ten minutes fast or slow.
+"""Simulated machines of a storm: workers with another host name and, on a server, a clock that is ten minutes wrong.
 
 Each machine is a real `emtc worker` that claims runs of a sweep in the storm's database. A Linux namespace gives it
-another host name, so that it cannot check the processes of other machines and must use their heartbeats. A library
-(`clock_skew.c`) that is loaded before the C library changes its clock. The last machine loses its power repeatedly.
+another host name. A library (`clock_skew.c`) that is loaded before the C library changes its clock. The clock of a
+PostgreSQL server decides, so a wrong clock must have no effect. A SQLite file is used on one machine, so the clocks are
+right there. The last machine loses its power repeatedly.
 """
 
 import os
@@ -22,7 +23,7 @@ from app.jobs.train_process import REASON_SUFFIX
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.files import run_folder
-from storage.runs.lifecycle import OTHER_OWNER
+from storage.runs.claims import OTHER_OWNER
 from storage.runs.sweeps import PlannedRun, get_sweep, save_sweep
 from tests.torture.c_library import compile_library
 from tests.torture.fleet import STOP_TIMEOUT_S, storm_config
@@ -37,9 +38,11 @@ SOURCE = Path(__file__).with_name("clock_skew.c")
 
 @dataclass
 class Machine:
-    """A worker with a host name of SKEWS_S and the clock that belongs to it."""
+    """A worker with a host name of SKEWS_S."""
 
     host: str
+    skew_s: int
+    """How far its clock is fast [s]."""
     command: list[str]
     library: Path
     """The compiled `clock_skew.c`. The worker's log is in the same folder."""
@@ -52,7 +55,7 @@ class Machine:
         """Start the worker."""
         namespace = ["unshare", "--uts", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
         command = [*namespace, "sh", "-c", f'hostname {self.host} && exec "$@"', "sh", *self.command]
-        env = {**os.environ, "LD_PRELOAD": str(self.library), "EMTC_STORM_SKEW_S": str(SKEWS_S[self.host])}
+        env = {**os.environ, "LD_PRELOAD": str(self.library), "EMTC_STORM_SKEW_S": str(self.skew_s)}
         with self.library.with_name(f"{self.host}.log").open("ab") as output:
             self.process = subprocess.Popen(command, env=env, stdout=output, stderr=output)
 
@@ -124,7 +127,9 @@ def open_machines(db: Database, workers: int, minutes: float) -> Generator[Machi
     queue_runs(db, int(RUNS_PER_MINUTE * minutes) + len(SKEWS_S))
     worker = [sys.executable, "-m", "app.cli.main", "worker", "--db", db.url]
     with compile_library(SOURCE, "Workers with a wrong clock") as library:
-        machines = Machines(db, [Machine(host, worker, library) for host in list(SKEWS_S)[:workers]])
+        skews = SKEWS_S if db.dialect == "postgresql" else dict.fromkeys(SKEWS_S, 0)
+        hosts = list(SKEWS_S)[:workers]
+        machines = Machines(db, [Machine(host, skews[host], worker, library) for host in hosts])
         try:
             yield machines
         finally:

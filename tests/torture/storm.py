@@ -1,7 +1,7 @@
 """The storm: trainers on one database are killed, stopped, paused, locked out and short of disk space.
 
-A private PostgreSQL server also has outages. Workers on simulated machines, whose clocks are ten minutes wrong, take
-runs of a sweep meanwhile. One of these machines loses its power repeatedly.
+A private PostgreSQL server also has outages. Workers on simulated machines, whose clocks are ten minutes wrong on a
+server, take runs of a sweep meanwhile. One of these machines loses its power repeatedly.
 
 Two questions are answered. Are recorded rows lost or wrong? Do memory and handles grow in an app with open pages, in
 a worker, or in the process that controls the trainers?
@@ -185,7 +185,7 @@ def run(
         db: URL of an empty database. `sqlite` and `postgresql` create a temporary one.
         trainers: Number of trainers at a time.
         pages: Number of app pages that are open in a browser. 0 needs no browser.
-        workers: Number of machines with a wrong clock. 0 needs no C compiler.
+        workers: Number of machines with a worker, on a server with a wrong clock. 0 needs no C compiler.
 
     Raises:
         ConfigError: If the database has runs, no browser exists for the pages, or no clock can be changed.
@@ -279,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--workers",
         type=limited(int, 0, WORKERS),
         default=WORKERS,
-        help="number of workers whose clocks are ten minutes wrong (%(default)s)",
+        help="number of workers; on a server their clocks are ten minutes wrong (%(default)s)",
     )
     add_json_option(parser)
     options = vars(parser.parse_args(arguments))

@@ -28,8 +28,8 @@ from storage.engine import Database, open_database
 from storage.files import run_folder
 from storage.private_files import make_private_folder
 from storage.retry import retry_transient
-from storage.runs.changes import claim_start, create_run
-from storage.runs.lifecycle import make_owner
+from storage.runs.changes import create_run
+from storage.runs.claims import claim_to_train, make_token
 from storage.runs.rows import find_run
 from storage.runs.sweeps import get_sweep
 from tests.errors import raises
@@ -183,14 +183,14 @@ def test_a_machine_has_its_own_host_name_and_clock_and_a_kill_ends_its_trainers(
 def test_a_trainer_that_lost_its_run_to_another_owner_is_counted(recorded: Database) -> None:
     queue_runs(recorded, 2)
     run_id = get_sweep(recorded, SWEEP).runs[0].run_id
-    claim_start(recorded, run_id, make_owner())
+    claim_to_train(recorded, run_id, make_token())
     lines: list[str] = []
     assert train_detached(recorded.url, run_id, announce=lines.append, token="of another owner") == 1
     make_private_folder(folder := run_folder(recorded, run_id))
     (folder / LOG_NAME).write_text("\n".join(["Training starts.", *lines, ""]))
     machines = Machines(recorded, [])
     assert machines.count_ownership_lost() == 1
-    assert "2 queued" in machines.summarize_sweep()
+    assert "1 queued, 1 starting" in machines.summarize_sweep()
     recorded.dispose()
 
 

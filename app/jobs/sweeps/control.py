@@ -1,7 +1,6 @@
 """Create, start, stop and continue sweeps, for the command line and the page."""
 
 from collections.abc import Collection, Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from app.jobs.sweeps.study import list_reported_runs
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, RunStateError
 from storage.engine import Database, sweep_folder
-from storage.process_id import get_process_id
-from storage.runs.control import send_command
+from storage.runs.control import stop_run
 from storage.runs.rows import RunRow, shown_status
 from storage.runs.sweeps import (
     Sweep,
@@ -109,8 +107,7 @@ def start_scheduler(db: Database, sweep_id: str, *, jobs: int, options: Sequence
     """
     arguments = ["app.cli.main", "sweep-worker", sweep_id, "--jobs", str(jobs), *options]
     process = spawn(arguments, scheduler_log(db, sweep_id), db=db)
-    with suppress(psutil.NoSuchProcess):
-        attach_scheduler(db, sweep_id, get_process_id(process.pid), jobs=jobs)
+    attach_scheduler(db, sweep_id, process.pid, jobs=jobs)
 
 
 def scheduler_log(db: Database, sweep_id: str) -> Path:
@@ -128,7 +125,7 @@ def stop_sweep_and_runs(db: Database, sweep_id: str) -> tuple[int, int]:
     n_commands = 0
     for run_id in active:
         try:
-            send_command(db, run_id, "stop")
+            stop_run(db, run_id)
             n_commands += 1
         except RunStateError:  # the run or its trainer has just ended
             continue
@@ -200,7 +197,7 @@ def find_open_runs(sweep: Sweep, runs: Sequence[RunRow], imported: Set[str]) -> 
                 missing.append(_short_name(planned))
             continue
         status = shown_status(run.live_status, run.tags)
-        if status == "queued" or (status == "lost" and (sweep.has_worker or run.started_at is None)):
+        if status == "queued" or (status == "lost" and sweep.has_worker):
             queued.append(_short_name(planned))
         elif status in ("stopped", "failed", "lost"):
             missing.append(_short_name(planned))

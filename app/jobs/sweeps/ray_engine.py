@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from app.jobs.launch import has_local_trainer
 from app.jobs.sweeps.ray_place import WorkerExit, list_passed_variables, run_worker
 from app.jobs.sweeps.scheduler import attach_this_process, poll_sweep
 from app.jobs.sweeps.worker import NOTHING, handle_leave_signals
@@ -25,7 +24,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.errors import ClusterError, ConfigError
 from emtc_core.install import get_install_command
 from storage.engine import Database
-from storage.runs.claims import count_claimable_and_active
+from storage.runs.claims import RunClaimer
 from storage.runs.sweeps import Sweep, get_sweep
 
 MAX_FAILURES = 6
@@ -203,6 +202,7 @@ class _TaskPool:
         }
         self._task = ray.remote(**options)(run_worker)
         self._arguments = {"at_most": jobs, "gpus": cluster.gpus, "variables": list_passed_variables()}
+        self._claimer = RunClaimer(db)
         self._tasks: list[Any] = []
         self._messages: set[str] = set()
         self._n_pauses = self._n_failures = 0
@@ -217,7 +217,7 @@ class _TaskPool:
             StorageError: If the database does not answer.
         """
         self._collect_ended()
-        n_free, n_training = count_claimable_and_active(self._db, self._sweep_id, has_trainer=has_local_trainer)
+        n_free, n_training = self._claimer.count_free_and_active(self._sweep_id)
         n_idle = len(self._tasks) - min(len(self._tasks), n_training)
         if time.monotonic() < self._pause_until:
             return

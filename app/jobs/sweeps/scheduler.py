@@ -4,18 +4,18 @@ Each trainer is its own process and continues when the scheduler ends. All state
 be killed at any moment and replaced by another.
 """
 
+import os
+import subprocess
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
-from app.jobs.launch import has_local_trainer
 from app.jobs.sweeps.worker import LeaveRequest, TrainerStarter
-from emtc_core.errors import StorageError
+from emtc_core.errors import RunNotFoundError, RunStateError, StorageError
 from storage.engine import Database
-from storage.process_id import ProcessId, get_process_id
 from storage.retry import retry_transient
-from storage.runs.claims import claim_run
-from storage.runs.sweeps import Sweep, attach_scheduler, detach_scheduler, get_sweep
+from storage.runs.claims import ClaimedRun, RunClaimer, return_to_queue
+from storage.runs.sweeps import ENDED, Sweep, attach_scheduler, detach_scheduler, get_sweep
 
 POLL_S = 0.5
 
@@ -37,9 +37,9 @@ def run_sweep(
     Raises:
         StorageError: If there is no such sweep.
     """
-    starter = TrainerStarter(db)
-    with attach_this_process(db, sweep_id, jobs) as me:
-        return poll_sweep(db, sweep_id, lambda: start_all(db, sweep_id, me, jobs, starter), on_progress=on_progress)
+    starter = SweepStarter(db, sweep_id, jobs=jobs)
+    with attach_this_process(db, sweep_id, jobs):
+        return poll_sweep(db, sweep_id, starter.fill, on_progress=on_progress)
 
 
 def poll_sweep(
@@ -72,7 +72,7 @@ def poll_sweep(
         sweep = retry_transient(db, lambda: get_sweep(db, sweep_id))
         on_progress(sweep)
         # a sweep is stopped when every trainer has read its stop command; lost runs do not count
-        is_active = not {"running", "paused", "queued"}.isdisjoint(run.status for run in sweep.runs)
+        is_active = any(run.status not in ENDED and run.status != "lost" for run in sweep.runs)
         if sweep.is_over or (sweep.status == "stopped" and not is_active):
             return sweep
         time.sleep(POLL_S)
@@ -80,23 +80,54 @@ def poll_sweep(
 
 
 @contextmanager
-def attach_this_process(db: Database, sweep_id: str, jobs: int) -> Generator[ProcessId]:
+def attach_this_process(db: Database, sweep_id: str, jobs: int) -> Generator[None]:
     """Record this process as the scheduler of a sweep, and remove the record at the end.
 
     Raises:
         StorageError: If there is no such sweep.
     """
-    me = get_process_id()
-    attach_scheduler(db, sweep_id, me, jobs=jobs)
+    attach_scheduler(db, sweep_id, os.getpid(), jobs=jobs)
     try:
-        yield me
+        yield
     finally:
         with suppress(StorageError):
-            detach_scheduler(db, sweep_id, me)
+            detach_scheduler(db, sweep_id, os.getpid())
 
 
-def start_all(db: Database, sweep_id: str, me: ProcessId, jobs: int, starter: TrainerStarter) -> None:
-    """Start trainers of queued and lost runs of a sweep while it has free slots."""
-    while claim := claim_run(db, sweep_id, me, jobs=jobs, has_trainer=has_local_trainer):
-        with suppress(StorageError):  # the run is already marked as failed
-            starter.start(claim)
+class SweepStarter:
+    """Claims the runs of one sweep and starts their trainers while the sweep has free slots."""
+
+    def __init__(
+        self,
+        db: Database,
+        sweep_id: str,
+        *,
+        jobs: int,
+        start: Callable[[ClaimedRun], subprocess.Popen[bytes] | None] | None = None,
+    ) -> None:
+        """Prepare the starts.
+
+        Args:
+            db: An open database.
+            sweep_id: The sweep.
+            jobs: Number of runs at once.
+            start: Starts the trainer of a claimed run; None: `TrainerStarter.start`.
+        """
+        self._db, self._sweep_id, self._jobs = db, sweep_id, jobs
+        self._claimer, self._start = RunClaimer(db), start or TrainerStarter(db).start
+        self._trainers: dict[ClaimedRun, subprocess.Popen[bytes]] = {}
+
+    def fill(self) -> None:
+        """Return runs to the queue whose trainer has ended without recording its end, and start queued and lost runs.
+
+        Raises:
+            StorageError: If the database does not answer at the moment.
+        """
+        for claim in [claim for claim, process in self._trainers.items() if process.poll() is not None]:
+            with suppress(RunStateError, RunNotFoundError):  # it has recorded its end, or its run is deleted
+                return_to_queue(self._db, claim.run_id, token=claim.token, is_launcher=True)
+            del self._trainers[claim]
+        while claim := self._claimer.claim_in_sweep(self._sweep_id, jobs=self._jobs):
+            with suppress(StorageError):  # the run is already marked as failed
+                if (process := self._start(claim)) is not None:
+                    self._trainers[claim] = process

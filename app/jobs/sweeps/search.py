@@ -21,9 +21,8 @@ from app.analysis.quantities import find_quantity
 from app.analysis.series import read_seeds
 from app.jobs.sweeps.control import remake_plan
 from app.jobs.sweeps.plan import Plan, make_trial, trial_key
-from app.jobs.sweeps.scheduler import attach_this_process, poll_sweep, start_all
+from app.jobs.sweeps.scheduler import SweepStarter, attach_this_process, poll_sweep
 from app.jobs.sweeps.study import RUN, import_optuna, make_pruner, make_sampler, open_study, suggest
-from app.jobs.sweeps.worker import TrainerStarter
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
 from storage.runs.control import send_command
@@ -31,7 +30,7 @@ from storage.runs.labels import tag_runs
 from storage.runs.rows import PRUNED, RunRow, shown_status
 from storage.runs.sweeps import PlannedRun, Sweep, get_sweep, queue_run, sweep_runs
 
-_ACTIVE = ("queued", "running", "paused", "lost")
+_ACTIVE = ("queued", "starting", "running", "paused", "stopping", "lost")
 
 
 class _Search:
@@ -155,9 +154,7 @@ class _Search:
             self._request_stop(row)
 
     def _request_stop(self, row: RunRow) -> None:
-        since = row.claimed_at or row.started_at  # a stop command to an earlier trainer does not count
-        is_requested = row.stop_asked_at is not None and since is not None and row.stop_asked_at >= since
-        if not is_requested and row.live_status in ("running", "paused"):
+        if row.live_status in ("running", "paused"):
             with suppress(RunStateError):  # the run has just ended
                 send_command(self._db, row.id, "stop")
 
@@ -190,15 +187,15 @@ def run_search(
         raise RunStateError(
             f"Another process already runs the search of sweep {sweep_id}. See its progress with: emtc sweep --list"
         )
-    search, starter = _Search(db, remake_plan(get_sweep(db, sweep_id))), TrainerStarter(db)
-    with attach_this_process(db, sweep_id, jobs) as me, warnings.catch_warnings():
+    search, starter = _Search(db, remake_plan(get_sweep(db, sweep_id))), SweepStarter(db, sweep_id, jobs=jobs)
+    with attach_this_process(db, sweep_id, jobs), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna warns about experimental features
 
         def fill() -> None:
             if get_sweep(db, sweep_id).status == "active":
                 search.update(jobs)
             if trains:
-                start_all(db, sweep_id, me, jobs, starter)
+                starter.fill()
 
         ended = poll_sweep(db, sweep_id, fill, on_progress=on_progress)
         # report the runs that ended last; a stopped search can be continued, so its stopped runs stay open

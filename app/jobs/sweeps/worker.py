@@ -18,16 +18,15 @@ from types import FrameType
 from typing import Any
 
 from app.analysis.provenance import library_versions
-from app.jobs.launch import check_startable, has_local_trainer, start_trainer
+from app.jobs.launch import check_startable, start_trainer
 from app.jobs.resume import CheckpointStatus, examine_checkpoints
 from app.jobs.signals import handle_signals
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, RunStateError, StorageError
 from storage.engine import Database
-from storage.process_id import get_process_id
 from storage.retry import is_transient, retry_transient
 from storage.runs.changes import finish_run, start_again
-from storage.runs.claims import ClaimedRun, claim_next_run, has_pending_lost_run, return_to_queue
+from storage.runs.claims import NO_LIMIT, ClaimedRun, RunClaimer, return_to_queue
 from storage.runs.rows import find_run
 
 MAX_STARTS = 3
@@ -109,11 +108,11 @@ class EligibilityCheck:
         try:
             reason = self._find_missing_part(row.config) or self._find_missing_checkpoint(claim)
         except StorageError:  # the caller tries again at the next poll
-            return_to_queue(self._db, claim.run_id, token=claim.token, claim=claim)
+            return_to_queue(self._db, claim.run_id, token=claim.token, is_launcher=True)
             raise
         if reason is None:
             return None
-        return_to_queue(self._db, claim.run_id, token=claim.token, claim=claim)
+        return_to_queue(self._db, claim.run_id, token=claim.token, is_launcher=True)
         return f"Run {claim.run_id} is left to another machine: {reason}"
 
     def _find_missing_part(self, stored: Mapping[str, Any]) -> str | None:
@@ -135,13 +134,14 @@ class EligibilityCheck:
         """Return why this machine cannot read the checkpoints of a run. Another machine may have them."""
         if not claim.resume:
             return None
-        status = examine_checkpoints(self._db, find_run(self._db, claim.run_id))
+        row = find_run(self._db, claim.run_id)
+        status = examine_checkpoints(self._db, row)
         if status.refusal:
             return status.refusal
-        if claim.host in (None, socket.gethostname()) or status.can_resume or status.checkpoints:
+        if row.host in (None, socket.gethostname()) or status.can_resume or status.checkpoints:
             return None
         return (
-            f"it was trained on {claim.host}, and {status.folder} contains none of its checkpoints. Start a worker "
+            f"it was trained on {row.host}, and {status.folder} contains none of its checkpoints. Start a worker "
             f"there, or start the run again from step 0 with: emtc resume {claim.run_id} --start-again"
         )
 
@@ -191,7 +191,8 @@ class WorkerLoop:
         jobs: int,
         leave: LeaveRequest,
         announce: Callable[[str], None],
-        claim: Callable[..., ClaimedRun | None] = claim_next_run,
+        sweep_id: str | None = None,
+        at_most: int = NO_LIMIT,
     ) -> None:
         """Prepare the loop.
 
@@ -200,10 +201,12 @@ class WorkerLoop:
             jobs: Number of runs to train at the same time.
             leave: Ends the loop when it is set.
             announce: Called with messages for the user.
-            claim: Claims the next run: `claim_next_run`, or `claim_run` for one sweep.
+            sweep_id: Train only runs of this sweep; None: of any sweep, or without one.
+            at_most: Wait while this number of runs of the sweep are in training, over all workers.
         """
-        self._db, self._jobs, self._leave, self._announce, self._claim = db, jobs, leave, announce, claim
-        self._me = get_process_id()
+        self._db, self._jobs, self._leave, self._announce = db, jobs, leave, announce
+        self._sweep_id, self._at_most = sweep_id, at_most
+        self._claimer = RunClaimer(db)
         self._starter, self._eligibility = TrainerStarter(db), EligibilityCheck(db)
         self._trainers: dict[str, tuple[ClaimedRun, subprocess.Popen[bytes]]] = {}
         self._rejected_ids: set[str] = set()
@@ -225,7 +228,7 @@ class WorkerLoop:
                 is_queue_empty = self._claim_runs()
                 self._collect_ended()
                 if is_queue_empty and not self._trainers:
-                    if once and not has_pending_lost_run():
+                    if once and not self._claimer.has_pending_lost_run:
                         return self.done
                     if time.monotonic() - reminded_at >= REMIND_S:
                         self._announce(f"No run waits. Looking again every {IDLE_POLL_S:.0f} s.")
@@ -241,10 +244,9 @@ class WorkerLoop:
     def _claim_runs(self) -> bool:
         """Claim and start runs while there are free slots; return True if no run is left to claim."""
         try:
+            self._claimer.check_database()
             while len(self._trainers) < self._jobs and not self._leave.is_requested:
-                claim = self._claim(
-                    self._db, worker=self._me, has_trainer=has_local_trainer, excluded_ids=self._rejected_ids
-                )
+                claim = self._claim_run()
                 if claim is None:
                     return True
                 self._start(claim)
@@ -252,6 +254,11 @@ class WorkerLoop:
         except StorageError as error:  # a locked database or an unreachable server: try again at the next poll
             self._report_error(str(error))
         return False
+
+    def _claim_run(self) -> ClaimedRun | None:
+        if self._sweep_id is None:
+            return self._claimer.claim_next(excluded_ids=self._rejected_ids)
+        return self._claimer.claim_in_sweep(self._sweep_id, jobs=self._at_most, excluded_ids=self._rejected_ids)
 
     def _start(self, claim: ClaimedRun) -> None:
         if message := self._eligibility.reject(claim):
@@ -273,9 +280,8 @@ class WorkerLoop:
                 continue
             try:
                 with suppress(RunStateError):  # the trainer has recorded its end
-                    retry_transient(
-                        self._db, partial(return_to_queue, self._db, claim.run_id, token=claim.token, claim=claim)
-                    )
+                    give_back = partial(return_to_queue, self._db, claim.run_id, token=claim.token, is_launcher=True)
+                    retry_transient(self._db, give_back)
             except StorageError as error:  # a long outage or a deleted run must not end the worker
                 self._report_error(str(error))
                 if is_transient(self._db, error):

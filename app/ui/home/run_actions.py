@@ -18,10 +18,9 @@ from app.ui.page_state import RUNS, set_to_stored
 from app.ui.widgets import run_picker
 from emtc_core.errors import EmtcError
 from storage.queries.run_search import RunFilter
-from storage.runs import lifecycle
 from storage.runs.labels import LONGEST_NOTE, VisibilityAction, edit_run, note_runs, set_visibility, tag_runs
-from storage.runs.lifecycle import Event, State
 from storage.runs.removal import count_contents_of_runs, count_run_contents
+from storage.runs.status import Action, allows
 
 MAX_COMPARED: Final = 500
 """Maximum number of runs in a link to Compare."""
@@ -94,7 +93,7 @@ def _show_run(run: dict[str, Any]) -> None:
     if run["status"] in ("failed", "lost") and run["error"]:
         st.error(escape_markdown(str(run["error"])))
     if run["status"] == "lost":
-        st.warning("The trainer of this run stopped without a final status. Open *Live* to resume the run.")
+        st.warning("The trainer of this run sends no heartbeat. Open *Live* to resume the run.")
     if run["notes"]:
         st.caption(escape_markdown(str(run["notes"])))
 
@@ -102,7 +101,6 @@ def _show_run(run: dict[str, Any]) -> None:
 def _show_buttons(rows: Sequence[dict[str, Any]]) -> None:
     """Draw the buttons; a button that applies to none of the runs is disabled."""
     ids = [str(row["id"]) for row in rows]
-    states = {str(row["id"]): State(str(row["state"])) for row in rows}
     may_act = messages.may_act()
     if 1 < len(ids) <= MAX_COMPARED:
         st.page_link(
@@ -124,11 +122,7 @@ def _show_buttons(rows: Sequence[dict[str, Any]]) -> None:
         ("archive", "Archive", ":material/archive:"),
         ("restore", "Restore", ":material/unarchive:"),
     )
-    stoppable = [
-        run_id
-        for run_id, now in states.items()
-        if now == State.CREATED or (now != State.STOPPING and lifecycle.allows(now, Event.REQUEST_STOP))
-    ]
+    stoppable = _list_allowing(rows, "stop")
     _show_button(
         "stop",
         "Stop",
@@ -136,9 +130,7 @@ def _show_buttons(rows: Sequence[dict[str, Any]]) -> None:
         stoppable,
         lambda: _describe("Requested stop of", stop_runs(data.database(), stoppable)),
     )
-    resumable = [
-        run_id for run_id, now in states.items() if now != State.CREATED and lifecycle.allows(now, Event.CLAIM)
-    ]
+    resumable = _list_allowing(rows, "resume")
     _show_button(
         "resume",
         "Resume",
@@ -146,7 +138,7 @@ def _show_buttons(rows: Sequence[dict[str, Any]]) -> None:
         resumable,
         lambda: _describe("Resumed", resume_runs(data.database(), resumable)),
     )
-    deletable = [run_id for run_id, now in states.items() if lifecycle.allows(now, Event.DELETE)]
+    deletable = _list_allowing(rows, "delete")
     st.button(
         f"Delete {len(deletable):,} …",
         icon=":material/delete:",
@@ -155,6 +147,11 @@ def _show_buttons(rows: Sequence[dict[str, Any]]) -> None:
         on_click=_set_runs_to_delete,
         args=(deletable,),
     )
+
+
+def _list_allowing(rows: Sequence[dict[str, Any]], action: Action) -> list[str]:
+    """List the ids of the runs whose status allows an action."""
+    return [str(row["id"]) for row in rows if allows(row["status"], action)]
 
 
 def _show_button(key: str, label: str, icon: str, ids: Sequence[str], action: Callable[[], str]) -> None:

@@ -28,8 +28,10 @@ _FILTERS: Final = "run_filters"
 _PAGE_NUMBER: Final = Integer("page", "home", default=1, low=1, high=10**9)
 _STATUS_LABELS: Final = {
     "queued": "◷ queued",
+    "starting": "◔ starting",
     "running": "▶ running",
     "paused": "❚❚ paused",
+    "stopping": "◕ stopping",
     "finished": "✔ finished",
     "stopped": "■ stopped",
     "failed": "✖ failed",

@@ -13,7 +13,7 @@ import streamlit as st
 
 from app.analysis.format import add_utc, escape_markdown, format_count, format_duration, format_time
 from app.figures.theme import ENDED_STATUSES
-from app.jobs.launch import kill_run
+from app.jobs.launch import find_trainer, kill_run
 from app.jobs.questions import describe
 from app.jobs.resume import ENOUGH_CHECKPOINTS, CheckpointStatus, restart_run, resume_run
 from app.ui import data, messages, run_data, view
@@ -23,10 +23,9 @@ from emtc_core.checkpoint_file import FIRST_STEP
 from emtc_core.control import Command, QuestionKind
 from emtc_core.errors import EmtcError
 from storage.queries.runs import list_resumes
-from storage.runs import lifecycle
-from storage.runs.control import command_log, request_stop, send_command
-from storage.runs.lifecycle import ANSWERING_STATES, Event, State
+from storage.runs.control import command_log, send_command, stop_run
 from storage.runs.rows import RunRow, imported_label
+from storage.runs.status import allows
 
 KILL_AFTER_S = 10.0
 """A command that is not acknowledged for longer than this makes the page offer to end the process [s]."""
@@ -70,7 +69,7 @@ def show_warnings(run: RunRow) -> None:
 
 
 def _has_checkpoints(run: RunRow) -> bool:
-    return imported_label(run.config) is None and run.state != State.FINISHED and run.env_steps > 0
+    return imported_label(run.config) is None and run.live_status != "finished" and run.env_steps > 0
 
 
 def _describe_files(run: RunRow) -> str:
@@ -145,16 +144,16 @@ def show(run: RunRow) -> str:
     with st.container(horizontal=True, width="content", gap="xsmall"):
         if not messages.may_act():
             return explanation
-        if run.state == State.RUNNING:
+        if allows(run.live_status, "pause"):
             _show_command_button(run, "pause", "Pause", ":material/pause:")
-        elif run.state == State.PAUSED:
+        if allows(run.live_status, "continue"):
             _show_command_button(run, "resume", "Resume", ":material/play_arrow:")
-        if run.state == State.CREATED:
+        if run.live_status == "queued":
             if st.button("Remove from queue", icon=":material/stop:", key="leave-queue"):
-                _try(lambda: request_stop(data.database(), run.id))
-        elif lifecycle.allows(run.state, Event.REQUEST_STOP) and run.state != State.STOPPING:
+                _try(lambda: stop_run(data.database(), run.id))
+        elif allows(run.live_status, "stop"):
             _show_command_button(run, "stop", "Stop", ":material/stop:")
-        elif lifecycle.allows(run.state, Event.CLAIM) and imported_label(run.config) is None:
+        if allows(run.live_status, "resume") and imported_label(run.config) is None:
             explanation = _show_resume_button(run)
     return explanation
 
@@ -200,23 +199,28 @@ def show_requests(run: RunRow, *, limit: int = 5) -> None:
 
 def get_disabled_reason(run: RunRow) -> str | None:
     """Return the reason why a run cannot process requests; None if it can."""
-    if run.state in ANSWERING_STATES:
+    if allows(run.live_status, "evaluate"):
         return None
-    return f"No trainer is running: the run is {run.state.value}."
+    return f"No trainer is running: the run is {run.live_status}."
 
 
 def offer_kill(run: RunRow) -> None:
-    """Offer to end the process if a command is not acknowledged for `KILL_AFTER_S`."""
-    rows = _list_commands(run)
-    pending = [row["requested_at"] for row in rows if pd.isna(row["acknowledged_at"])]
-    if not pending or run.live_status not in ("running", "paused") or not messages.may_act():
+    """Offer to end a process that sends no heartbeat, or does not acknowledge a command for `KILL_AFTER_S`."""
+    if not allows(run.live_status, "kill") or not messages.may_act():
         return
-    waited_s = (datetime.now(UTC) - add_utc(pending[0])).total_seconds()
-    if waited_s <= KILL_AFTER_S:
-        return
-    st.warning(f"The trainer has not acknowledged a command for {format_duration(waited_s)}.")
+    if run.live_status == "lost":
+        if find_trainer(run) is None:
+            return
+        st.warning("The process of the trainer still exists.")
+    else:
+        rows = _list_commands(run)
+        pending = [row["requested_at"] for row in rows if pd.isna(row["acknowledged_at"])]
+        waited_s = (datetime.now(UTC) - add_utc(pending[0])).total_seconds() if pending else 0.0
+        if waited_s <= KILL_AFTER_S:
+            return
+        st.warning(f"The trainer has not acknowledged a command for {format_duration(waited_s)}.")
     help_text = "Loses the steps after the last checkpoint."
-    if st.button("Kill the process", icon=":material/dangerous:", key="kill", help=help_text):
+    if st.button("End its process", icon=":material/dangerous:", key="kill", help=help_text):
         _try(lambda: kill_run(data.database(), run.id))
 
 

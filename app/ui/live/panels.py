@@ -41,7 +41,6 @@ from app.ui.page_state import WINDOW, Choice, Choices, Number
 from app.ui.run_data import LiveCurves
 from app.ui.widgets import canvas, files, pin, run_header
 from emtc_core.errors import ConfigError
-from storage.files import read_stall_reason
 from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow
 
@@ -144,15 +143,13 @@ def _update_charts(curves: LiveCurves) -> None:
 def _problems(run: RunRow) -> None:
     if run.live_status == "lost":
         st.warning(
-            "The trainer has stopped unexpectedly: it sends no heartbeat, or its process has ended. "
-            "The recorded data are kept. See the log below.",
+            "The trainer sends no heartbeat: it has ended or hangs. The recorded data are kept. See the log below.",
             icon=":material/link_off:",
         )
     if run.error:
         st.error(escape_markdown(run.error), icon=":material/error:")
-    stall = read_stall_reason(data.database(), run.id)
-    if stall:
-        st.warning(f"Recording waits: {escape_markdown(stall)}", icon=":material/hourglass:")
+    if run.stall:
+        st.warning(f"Recording waits: {escape_markdown(run.stall)}", icon=":material/hourglass:")
 
 
 def _charts(run: RunRow) -> None:

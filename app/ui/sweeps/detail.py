@@ -5,7 +5,7 @@ failed or was lost before its end.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import pandas as pd
 import streamlit as st
@@ -26,11 +26,12 @@ from app.ui import data, messages, view
 from app.ui.page_state import RUNS
 from app.ui.widgets import files, result_table, run_picker
 from emtc_core.errors import ConfigError, EmtcError
-from storage.runs.rows import RunRow, shown_status
+from storage.runs.rows import PRUNED, RunRow, shown_status
+from storage.runs.status import Status
 from storage.runs.sweeps import Sweep
 
-_STATUSES: Final = ("finished", "running", "queued", "stopped", "failed", "lost")
-_SEARCH_STATUSES: Final = ("finished", "pruned", "running", "queued", "stopped", "failed", "lost")
+_SELDOM_USED: Final = ("starting", "paused", "stopping", "pruned")
+"""Statuses that are shown only if a run has them."""
 _MESSAGE_KEY: Final = "sweep_message"
 _MAX_NAMED: Final = 6
 _MAX_COMPARED: Final = 200
@@ -126,10 +127,11 @@ def _show_progress(sweep: Sweep) -> None:
             )  # fmt: skip
     done = format_percent(sweep.progress)
     st.progress(sweep.progress, text=f"{done} of all env steps · {sweep.jobs} in parallel{time_left}")
-    statuses = _SEARCH_STATUSES if sweep.trials else _STATUSES  # a sweep with trials is a hyperparameter search
+    counts = sweep.counts
+    statuses = [status for status in (*get_args(Status), PRUNED) if status not in _SELDOM_USED or counts[status]]
     for column, status in zip(st.columns(len(statuses)), statuses, strict=True):
-        column.metric(status.capitalize(), format_count(sweep.counts[status]))
-    if sweep.counts["pruned"]:
+        column.metric(status.capitalize(), format_count(counts[status]))
+    if counts[PRUNED]:
         st.caption(f"Pruning has saved {format_percent(sweep.steps_saved)} of the env steps of the trials.")
 
 

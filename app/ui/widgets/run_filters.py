@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import get_args
 
 import streamlit as st
 
@@ -9,6 +10,7 @@ from app.analysis.settings import name_algo
 from app.ui import data
 from app.ui.page_state import Choice, Choices, Text
 from storage.queries.run_search import RunFilter, Visibility
+from storage.runs.status import Status
 
 VISIBILITIES: dict[Visibility, str] = {"open": "Not archived", "hidden": "Hidden", "archived": "Archived", "all": "All"}
 HELP = (
@@ -16,7 +18,7 @@ HELP = (
     "a column, for example `win_rate>0.8`, `mu_w>0.5`, `gate=idle`, `status=lost`, `tag=paper`. Words in "
     '"quotes" are one term. All conditions must be true.'
 )
-STATUSES = ("running", "paused", "queued", "finished", "stopped", "failed", "lost")
+STATUSES = get_args(Status)
 _SEARCH = Text("q", "home", "compare")
 _VISIBILITY = Choice("shelf", "home", "compare")
 _STATUSES = Choices("states", "home", "compare")

@@ -62,7 +62,7 @@ def show_numbers(run: RunRow, curves: LiveCurves) -> None:
     """Draw the row with name, status, gate, progress, results and controls."""
     with st.container(key="run_numbers", horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(f"**{escape_markdown(run.name)}**", width="content")
-        run_picker.status_badge(shown_status(run.state.value, run.tags))
+        run_picker.status_badge(shown_status(run.live_status, run.tags))
         _show_gate(run)
         progress = min(1.0, max(0, run.env_steps) / max(1, run.target_steps))
         steps = f"{format_count(run.env_steps)} / {format_count(run.target_steps)} steps"
