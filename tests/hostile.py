@@ -64,7 +64,7 @@ ACTS: dict[str, tuple[str | tuple[str, tuple], ...]] = {
     "a seed that is a blob": ("update runs set seed = x'00'",),
     "a status of its own": ("update runs set status = 'rm -rf'",),
     "a pid of everybody": ("update runs set status = 'running', pid = -1, host = 'x'",),
-    "a pid too long": ("update runs set status = 'running', pid = 99999999999999, pid_created_at = 1",),
+    "a pid too long": ("update runs set status = 'running', pid = 99999999999999",),
     "a name that commands the terminal": ("update runs set name = char(27) || '[2J' || char(155) || '31mred'",),
     "a name that is a page": ("update runs set name = '<script>alert(1)</script>', notes = '![x](http://e/x)'",),
     "two schemas": ("insert into schema_version values (2)",),

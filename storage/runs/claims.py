@@ -354,7 +354,13 @@ def queued_values() -> dict[str, Any]:
 def ended_values(
     status: Literal["finished", "stopped", "failed"], ended_at: datetime, *, error: str | None
 ) -> dict[str, Any]:
-    """Return the column values of a run that has ended. It has no owner."""
+    """Return the column values of a run that has ended. It has no owner.
+
+    Args:
+        status: The final status.
+        ended_at: The time of its end.
+        error: Text of the error, or None.
+    """
     return {"status": status, "error": error, "ended_at": ended_at, "owner_token": None, "pid": None}
 
 

@@ -105,7 +105,13 @@ def find_run(db: Database, prefix: str) -> RunRow:
 
 
 def make_run_row(db: Database, row: Any, now: datetime) -> RunRow:
-    """Make a record from a row of the columns RUN_COLUMNS and the time of `read_clock`."""
+    """Make a record from the row of a run.
+
+    Args:
+        db: The database.
+        row: A row of the columns RUN_COLUMNS.
+        now: The time, as `read_clock` returns it.
+    """
     live_status, stall = read_live_status(db, row, now)
     return RunRow(**row._mapping, live_status=live_status, stall=stall)
 
