@@ -40,7 +40,7 @@ from typing import IO, Final
 
 from platformdirs import user_cache_path
 from sqlalchemy import URL, create_engine, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError
 
 from emtc_core.errors import EmtcError, StorageError
 from storage.address import sqlite_address
@@ -335,7 +335,7 @@ def _create_indexes(study: Path) -> None:
                 for index in table.indexes:
                     index.create(connection)
             connection.execute(text("REINDEX"))  # also checks primary keys: fails if two rows have the same key
-    except SQLAlchemyError as error:
-        raise StorageError(f"its indexes cannot be created: {error}") from error
+    except DBAPIError as error:
+        raise StorageError(f"its indexes cannot be created: {error.orig}") from error
     finally:
         engine.dispose()
