@@ -149,7 +149,11 @@ def run(arguments: list[str]) -> int:
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
         kind = f"{type(exc).__name__}: {exc}".strip().splitlines()[0]
-        return _fail(f"Internal error ({kind}). Print the traceback with: {TRACEBACK_VARIABLE}=1", code=1)
+        return _fail(
+            f"Internal error ({kind}): the program has an error, or the data cannot be read. Print the traceback with: "
+            f"{TRACEBACK_VARIABLE}=1",
+            code=1,
+        )
     return int(result) if isinstance(result, int) else 0
 
 
