@@ -239,14 +239,7 @@ def test_a_strange_file_of_marks_is_an_empty_one(db, content):
     assert read_keys(db) == frozenset()
 
 
-def test_marks_follow_no_link_and_obey_a_server_that_only_shows(db, tmp_path, monkeypatch):
-    victim = tmp_path / "victim"
-    victim.write_text("mine")
-    files_root(db).mkdir()
-    (files_root(db) / READ_FILE_NAME).symlink_to(victim)
-    assert read_keys(db) == frozenset()
-    mark_read(db, ["a"], existing_keys=["a"])
-    assert victim.read_text() == "mine"
+def test_a_server_that_only_shows_keeps_no_marks(db, monkeypatch):
     monkeypatch.setenv("EMTC_READ_ONLY", "1")
     with raises(StorageError, reason="read_only"):
         mark_read(db, ["b"], existing_keys=["b"])
