@@ -189,7 +189,7 @@ def check_not_read_only(what: str) -> None:
 
 
 def sweep_folder(database: Database, sweep_id: str) -> Path:
-    """Return the folder for the log of a sweep's scheduler, without creating it.
+    """Return the folder for the log of a sweep in the background, without creating it.
 
     Raises:
         StorageError: If the id is invalid.

@@ -175,7 +175,7 @@ class Run(Base):
 
 
 class SweepRow(Base):
-    """One sweep: the plan of its runs, and the process that starts them."""
+    """One sweep: the plan of its runs, and whether a worker starts them."""
 
     __tablename__ = "sweeps"
 
@@ -184,8 +184,10 @@ class SweepRow(Base):
     status: Mapped[str] = column(_WORD)
     created_at: Mapped[datetime]
     jobs: Mapped[int] = column(Integer, doc="maximum number of runs trained at the same time")
-    pid: Mapped[int | None]  # of the scheduler that was attached last
-    host: Mapped[str | None] = column(Text)
+    heartbeat_at: Mapped[datetime | None] = column(doc="time of the last heartbeat of a worker of its runs (UTC)")
+    owner_token: Mapped[str | None] = column(
+        Text, doc="token of the process that asks Optuna for the trials of a search"
+    )
     plan: Mapped[dict[str, Any]] = column(doc="the sweep file and the planned runs (JSON)")
 
 

@@ -68,7 +68,6 @@ COMMANDS = {
     "archive": Command("runs:archive", "Archive runs, or restore them; nothing is deleted."),
     "hide": Command("runs:hide", "Hide runs in figures, or show them again."),
     "sweep": Command("sweep:sweep", "Train every run of a sweep file, or continue or stop it."),
-    "sweep-worker": Command("sweep:sweep_worker", "Start the runs of a saved sweep.", hidden=True),
     "worker": Command("sweep:worker", "Train queued runs of a database, on any machine that can connect to it."),
     "project": Command("project:project", "Project the memory of a run to two dimensions."),
     "export": Command("export:export", "Write one figure or one table of runs to a file."),

@@ -1,6 +1,7 @@
 """`emtc sweep`: plan, run, continue and stop sweeps. `emtc worker`: train queued runs on any machine."""
 
 import os
+import re
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
@@ -26,9 +27,8 @@ from app.jobs.sweeps import control
 from app.jobs.sweeps.file import change_settings, find_sweep_file, is_sweep_file, list_templates
 from app.jobs.sweeps.plan import Plan, make_plan, parse_seeds
 from app.jobs.sweeps.ray_engine import Cluster, connect, count_slots, make_cluster, run_sweep_on_ray
-from app.jobs.sweeps.scheduler import run_sweep
 from app.jobs.sweeps.study import RUN, check_storage, find_best_trial, find_study
-from app.jobs.sweeps.worker import WorkerLoop, handle_leave_signals, summarize
+from app.jobs.sweeps.worker import LeaveRequest, WorkerLoop, handle_leave_signals, summarize
 from emtc_core.errors import ClusterError, StorageError
 from storage.engine import Database, check_not_read_only, open_database
 from storage.files import check_files_folder, describe_files_folder
@@ -54,12 +54,14 @@ GpusPerRun = Annotated[
     float | None,
     typer.Option(min=0, help="Ray: GPUs per run, may be a fraction; default: 1 if train.device=cuda, otherwise 0"),
 ]
+_ID = re.compile("[0-9a-f]{8}")
+"""Id of a stored sweep."""
 
 
 def sweep(
     file: Annotated[
         str | None,
-        typer.Argument(metavar="FILE", help="Sweep file, or the name of a template; --stop takes an id, too"),
+        typer.Argument(metavar="FILE", help="Sweep file, name of a template, or id of a stored sweep"),
     ] = None,
     engine: Engine = "local",
     jobs: Jobs = None,
@@ -88,7 +90,7 @@ def sweep(
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> int:
-    """Train every run of a sweep file. The same command continues an interrupted sweep."""
+    """Train every run of a sweep file. The same command, or one with the sweep's id, continues an interrupted sweep."""
     if templates:
         return _print_templates(json=json)
     if list_:
@@ -97,10 +99,16 @@ def sweep(
         raise typer.BadParameter("Give a sweep file or a template. List templates with: emtc sweep --list-templates")
     if stop:
         return _stop(open_database(db, create=False), file, set or (), steps)
+    at_once = jobs or control.default_jobs()
+    if _ID.fullmatch(file) and not is_sweep_file(file):
+        has_other_options = any((seeds, set, steps, dry_run, queue, retry, detach))
+        plan = _read_stored_plan(open_database(db, create=False), file, has_other_options=has_other_options)
+        cluster = _choose_cluster(plan, engine, address, cpus_per_run, gpus_per_run)
+        with connect(cluster, db) if cluster else nullcontext() as ray:
+            return _run(open_database(db), plan.id, at_once, ray=ray, cluster=cluster, json=json)
     plan = make_plan(change_settings(find_sweep_file(file), set or (), steps=steps))
     selected_seeds = None if seeds is None else parse_seeds(seeds, plan)
     cluster = _choose_cluster(plan, engine, address, cpus_per_run, gpus_per_run)
-    at_once = jobs or control.default_jobs()
     if dry_run:
         return _print_plan(db, plan, at_once, selected_seeds, json=json)
     cluster = None if queue else cluster
@@ -111,17 +119,26 @@ def sweep(
         if cluster and cluster.address and not jobs:
             at_once = count_slots(ray, cluster)
         database = open_database(db)
-        only_queue = queue and not detach and not plan.file.optuna  # the trials of a search need a scheduler
-        queued = control.create_sweep(
-            database, plan, jobs=at_once, remote=True, for_workers=only_queue, seeds=selected_seeds
-        )
+        only_queue = queue and not detach and not plan.file.optuna  # a process must ask for the trials of a search
+        queued = control.create_sweep(database, plan, jobs=at_once, remote=True, seeds=selected_seeds)
         queued += control.retry(database, plan.id) if retry else 0
-        if message := describe_files_folder(database):
-            print_message(message)
+        _print_files_folder(database)
         if detach or only_queue:
             return _start_in_background(database, plan, queued, at_once, cluster=cluster, detach=detach, json=json)
         print_message(_describe_start(plan, queued, at_once, queue=queue))
         return _run(database, plan.id, at_once, ray=ray, cluster=cluster, trains=not queue, json=json)
+
+
+def _read_stored_plan(database: Database, sweep_id: str, *, has_other_options: bool) -> Plan:
+    """Make the plan of a stored sweep, which `emtc sweep ID` continues. A sweep in the background is such a command."""
+    if has_other_options:
+        raise typer.BadParameter("With the id of a sweep, only --stop, --jobs and the options of --engine are valid.")
+    return control.remake_plan(get_sweep(database, sweep_id))
+
+
+def _print_files_folder(database: Database) -> None:
+    if message := describe_files_folder(database):
+        print_message(message)
 
 
 def _stop(database: Database, name: str, settings: Sequence[str], steps: int | None) -> int:
@@ -142,43 +159,6 @@ def _describe_start(plan: Plan, queued: int, jobs: int, *, queue: bool) -> str:
         hint = " Train them, on this machine or others, with: emtc worker" if queue else ""
         return f"Search {plan.id}: {len(plan.runs)} trials, {jobs} at the same time.{hint}"
     return f"Sweep {plan.id}: {len(plan.runs)} runs, {queued} queued now, {jobs} at the same time."
-
-
-def sweep_worker(
-    sweep_id: str,
-    jobs: Jobs = None,
-    engine: Engine = "local",
-    address: Address = None,
-    cpus_per_run: CpusPerRun = None,
-    gpus_per_run: GpusPerRun = None,
-    db: DatabaseUrl = DEFAULT_DATABASE,
-) -> int:
-    """Start the runs of a saved sweep. A scheduler in the background runs this command."""
-    database, at_once = open_database(db), jobs or control.default_jobs()
-    if engine == "ray":
-        cluster = Cluster(address, cpus_per_run or 1.0, gpus_per_run or 0.0)
-        with connect(cluster, db) as ray:
-            ended = run_sweep_on_ray(ray, cluster, database, sweep_id, jobs=at_once, announce=print_message)
-    else:
-        ended = _run_here(database, sweep_id, at_once)
-    print_message(_summary(ended))
-    return 0
-
-
-def _run_here(
-    database: Database,
-    sweep_id: str,
-    jobs: int,
-    *,
-    trains: bool = True,
-    on_progress: Callable[[Sweep], None] = lambda sweep: None,
-) -> Sweep:
-    """Run a sweep or a search with processes of this machine."""
-    if not get_sweep(database, sweep_id).trials:
-        return run_sweep(database, sweep_id, jobs=jobs, on_progress=on_progress)
-    from app.jobs.sweeps.search import run_search
-
-    return run_search(database, sweep_id, jobs=jobs, trains=trains, on_progress=on_progress)
 
 
 def _choose_cluster(
@@ -206,11 +186,11 @@ def _start_in_background(
     detach: bool,
     json: bool,
 ) -> int:
-    """Start a scheduler in the background with `detach`. Otherwise leave the queued runs to workers."""
+    """Start the sweep in the background with `detach`. Otherwise leave the queued runs to workers."""
     summary = f"Sweep {plan.id}: {len(plan.runs)} runs, {queued} queued now"
     if detach:
         print_message(f"{summary}, {jobs} at the same time.")
-        control.start_scheduler(database, plan.id, jobs=jobs, options=cluster.as_options() if cluster else ())
+        control.start_in_background(database, plan.id, jobs=jobs, options=cluster.as_options() if cluster else ())
         print_message(
             f"It runs in the background. Watch it with: emtc sweep --list; stop it with: emtc sweep {plan.id} --stop"
         )
@@ -228,25 +208,33 @@ def _run(
     *,
     ray: Any,
     cluster: Cluster | None,
-    trains: bool,
+    trains: bool = True,
     json: bool,
 ) -> int:
+    check_not_read_only("train runs")
     try:
-        with _progress_bar() as on_progress:
+        with handle_leave_signals() as leave, _progress_bar() as on_progress:
             if cluster:
                 ended = run_sweep_on_ray(
-                    ray, cluster, database, sweep_id, jobs=jobs, announce=print_message, on_progress=on_progress
+                    ray,
+                    cluster,
+                    database,
+                    sweep_id,
+                    jobs=jobs,
+                    leave=leave,
+                    announce=print_message,
+                    on_progress=on_progress,
                 )
             else:
-                ended = _run_here(database, sweep_id, jobs, trains=trains, on_progress=on_progress)
+                ended = _run_here(database, sweep_id, jobs, trains=trains, leave=leave, on_progress=on_progress)
     except ClusterError as exc:
         print_message(str(exc))
         return 1
     except KeyboardInterrupt:
-        print_message(
-            f"Interrupted: no further run starts. {_describe_active(database, sweep_id)} "
-            "Continue with the same command."
-        )
+        print_message("Ended immediately. The same command resumes the runs from their last checkpoints.")
+        return 1
+    if leave.is_requested:
+        print_message("Interrupted: its runs are queued again. Continue with the same command.")
         return 1
     print_message(_summary(ended))
     best = _find_best_trial(database, ended)
@@ -268,7 +256,38 @@ def _run(
         ]
         saved = {"steps_saved": round(ended.steps_saved, 4), "best": best} if ended.trials else {}
         print_json({"sweep_id": ended.id, "name": ended.name, "status": ended.state, **saved, "runs": runs})
-    return 1 if any(row.live_status in ("failed", "lost") for row in rows) else 0
+    return 1 if any(row.live_status in ("failed", "lost", "queued") for row in rows) else 0
+
+
+def _run_here(
+    database: Database,
+    sweep_id: str,
+    jobs: int,
+    *,
+    trains: bool,
+    leave: LeaveRequest,
+    on_progress: Callable[[Sweep], None],
+) -> Sweep:
+    """Run the worker loop for a sweep or a search. Without `trains`, only workers train its runs."""
+    from app.jobs.sweeps.search import open_search  # loads the analysis of curves
+
+    is_search = get_sweep(database, sweep_id).trials > 0
+    with open_search(database, sweep_id, jobs=jobs) if is_search else nullcontext() as search:
+        loop = WorkerLoop(
+            database,
+            jobs=jobs if trains else 0,
+            leave=leave,
+            announce=print_message,
+            sweep_id=sweep_id,
+            at_most=jobs,
+            update_search=search.update if search else None,
+            on_progress=on_progress,
+            lowers_priority=True,
+        )
+        ended = loop.run_sweep(sweep_id)
+        if search and not leave.is_requested:
+            search.finish()
+    return ended
 
 
 def _find_best_trial(database: Database, sweep: Sweep) -> dict[str, Any] | None:
@@ -278,13 +297,6 @@ def _find_best_trial(database: Database, sweep: Sweep) -> dict[str, Any] | None:
     if best is None:
         return None
     return {"trial": best.number, "run": best.user_attrs.get(RUN), "value": best.value, "settings": dict(best.params)}
-
-
-def _describe_active(database: Database, sweep_id: str) -> str:
-    n_active = get_sweep(database, sweep_id).n_active
-    if not n_active:
-        return "No trainer is running."
-    return f"{n_active} trainer(s) are still running; stop them with: emtc sweep {sweep_id} --stop."
 
 
 def _summary(sweep: Sweep) -> str:
@@ -358,12 +370,12 @@ def _print_sweeps(database: Database, *, json: bool) -> int:
         {
             "id": item.id,
             "name": item.name,
-            "status": "waiting" if item.state == "lost" else item.state,
+            "status": item.state,
             "runs": len(item.runs),
             **{status: item.counts[status] for status in (*get_args(Status), PRUNED)},
             "done": round(item.progress, 4) if json else format_percent(item.progress),
             "seconds_left": item.seconds_left() if json else format_duration(item.seconds_left()),
-            "scheduler": item.has_scheduler if json else ("running" if item.has_scheduler else format_number(None)),
+            "worker": item.has_worker if json else ("running" if item.has_worker else format_number(None)),
         }
         for item in list_sweeps(database)
     ]
@@ -391,8 +403,7 @@ def worker(
         check_not_read_only("train runs")
         check_files_folder()
         database = open_with_retry(db, report=print_message, is_cancelled=lambda: leave.is_requested)
-        if message := describe_files_folder(database):
-            print_message(message)
+        _print_files_folder(database)
         if gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)  # the trainers inherit it
         try:

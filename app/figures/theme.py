@@ -233,6 +233,7 @@ STATUS_COLOR: Final = {
     "stopped": "gray",
     "failed": "red",
     "lost": "red",
+    "waiting": "red",
     "pruned": "violet",
 }
 STATUS_ICON: Final = {
@@ -245,6 +246,7 @@ STATUS_ICON: Final = {
     "stopped": ":material/stop_circle:",
     "failed": ":material/error:",
     "lost": ":material/link_off:",
+    "waiting": ":material/link_off:",
     "pruned": ":material/content_cut:",
 }
 GateColor = Literal["green", "orange"]

@@ -1,7 +1,6 @@
-"""Start trainers as separate processes that continue when the app ends, and estimate the cost of a run.
+"""Claim runs and start their trainers, and estimate the cost of a run.
 
-The row of a run is created first. The trainer then claims the run, and app and trainer communicate only through the
-database.
+A trainer is a process that continues when the app ends. App and trainer communicate only through the database.
 """
 
 import os
@@ -9,10 +8,11 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, overload
 
 import numpy as np
 import psutil
@@ -31,7 +31,7 @@ from storage.files import check_files_folder, run_folder
 from storage.private_files import make_private_folder, open_private_append
 from storage.queries.runs import list_speeds
 from storage.runs.changes import create_run, find_launch, finish_run
-from storage.runs.claims import make_token
+from storage.runs.claims import ClaimedRun, make_token
 from storage.runs.rows import RunRow, find_run
 from storage.runs.status import check_allowed
 
@@ -103,8 +103,9 @@ def launch_run(db: Database, config: RunConfig, *, name: str | None = None, laun
     check_startable(config)
     if launch_token and (launched_id := find_launch(db, launch_token)):
         return launched_id
-    token = make_token()
-    try:
+
+    def create() -> ClaimedRun:
+        token = make_token()
         run_id = create_run(
             db,
             config.model_dump(mode="json"),
@@ -114,12 +115,14 @@ def launch_run(db: Database, config: RunConfig, *, name: str | None = None, laun
             versions=library_versions(),
             token=token,
         )
+        return ClaimedRun(run_id, resume=False, token=token)
+
+    try:
+        return claim_and_start(db, create).run_id
     except RunStateError:
         if launch_token and (launched_id := find_launch(db, launch_token)):  # a second click was faster
             return launched_id
         raise
-    start_trainer(db, run_id, token=token)
-    return run_id
 
 
 def launch_demo(db: Database, *, launch_token: str | None = None) -> str:
@@ -215,41 +218,64 @@ def start_warmup(log: Path) -> bool:
     return True
 
 
-def start_trainer(
-    db: Database, run_id: str, *, token: str, resume: bool = False, requeue_on_signal: bool = False
-) -> subprocess.Popen[bytes]:
-    """Start the trainer of a run that this process owns. The trainer owns it by the same token.
+@dataclass(frozen=True)
+class StartedTrainer:
+    """A claimed run and the process that trains it."""
+
+    claim: ClaimedRun
+    process: subprocess.Popen[bytes]
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        return self.claim.run_id
+
+
+@overload
+def claim_and_start(
+    db: Database, claim: Callable[[], ClaimedRun], *, for_worker: bool = ..., lowers_priority: bool = ...
+) -> StartedTrainer: ...
+@overload
+def claim_and_start(
+    db: Database, claim: Callable[[], ClaimedRun | None], *, for_worker: bool = ..., lowers_priority: bool = ...
+) -> StartedTrainer | None: ...
+def claim_and_start(
+    db: Database, claim: Callable[[], ClaimedRun | None], *, for_worker: bool = False, lowers_priority: bool = True
+) -> StartedTrainer | None:
+    """Claim a run and start its trainer. The trainer owns the run by the token of the claim.
 
     Args:
         db: An open database.
-        run_id: The run.
-        token: Token by which this process owns the run.
-        resume: Continue from the newest usable checkpoint.
-        requeue_on_signal: A signal to the trainer, or the end of this process, returns the run to the queue instead of
+        claim: Claims a run: a new one, a stopped or lost one, or the next one of the queue. None: there is none.
+        for_worker: A signal to the trainer, or the end of this process, returns the run to the queue instead of
             stopping it.
+        lowers_priority: The app and the browser run before the trainer on the same machine.
+
+    Returns:
+        The run and the process of its trainer, or None if no run was claimed.
 
     Raises:
         StorageError: If the process cannot be started. The run is marked failed then.
     """
-    options = ["--token", token, *(["--resume"] if resume else [])]
-    options += ["--worker", str(os.getpid())] if requeue_on_signal else []
-    command = ["app.cli.main", "train-worker", run_id, *options]
+    claimed = claim()
+    if claimed is None:
+        return None
+    options = ["--token", claimed.token, *(["--resume"] if claimed.resume else [])]
+    options += ["--worker", str(os.getpid())] if for_worker else []
+    command = ["app.cli.main", "train-worker", claimed.run_id, *options]
     try:
-        process = spawn(command, run_folder(db, run_id) / LOG_NAME, db=db)
+        process = spawn(command, run_folder(db, claimed.run_id) / LOG_NAME, db=db)
     except OSError as exc:
-        message = f"The trainer of run {run_id} could not be started: {exc.strerror or exc}."
-        finish_run(db, run_id, "failed", error=message, token=token)
+        message = f"The trainer of run {claimed.run_id} could not be started: {exc.strerror or exc}."
+        finish_run(db, claimed.run_id, "failed", error=message, token=claimed.token)
         raise StorageError(message) from exc
-    if not requeue_on_signal:
+    if lowers_priority:
         _lower_priority(process.pid)
-    return process
+    return StartedTrainer(claimed, process)
 
 
 def _lower_priority(pid: int) -> None:
-    """Let the app and the browser run before a trainer on the same machine. A trainer still uses idle cores fully.
-
-    A worker's trainers keep their priority, because their machine is for training.
-    """
+    """Let the app and the browser run before a trainer on the same machine. A trainer still uses idle cores fully."""
     if os.name != "posix":
         return
     with suppress(OSError, psutil.Error):  # it has ended

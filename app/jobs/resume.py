@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from app.analysis.provenance import library_versions
-from app.jobs.launch import check_startable, start_trainer
+from app.jobs.launch import check_startable, claim_and_start
 from emtc_core.checkpoint_file import CheckpointCheck, check_best, check_checkpoints
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.errors import (
@@ -25,7 +25,7 @@ from emtc_core.errors import (
 from storage.engine import Database
 from storage.files import explain_missing_files, run_folder
 from storage.runs.changes import start_again
-from storage.runs.claims import claim_to_train, make_token
+from storage.runs.claims import ClaimedRun, claim_to_train, make_token
 from storage.runs.control import stop_run
 from storage.runs.removal import find_resume_error, remove_run
 from storage.runs.rows import RunRow, check_not_imported, find_run
@@ -136,7 +136,7 @@ def resume_run(db: Database, run_id: str) -> None:
         RunStateError: If the run is being trained, or has recorded rows and no usable checkpoint.
     """
     row = find_run(db, run_id)
-    start_trainer(db, row.id, token=claim_to_resume(db, row.id), resume=True)
+    claim_and_start(db, lambda: ClaimedRun(row.id, resume=True, token=claim_to_resume(db, row.id)))
 
 
 def check_can_restart(row: RunRow) -> None:
@@ -161,10 +161,12 @@ def restart_run(db: Database, run_id: str) -> str:
         ConfigError: If this version or machine cannot train it. Nothing is created then.
     """
     check_can_restart(find_run(db, run_id))
-    token = make_token()
-    child = start_again(db, run_id, versions=library_versions(), token=token)
-    start_trainer(db, child, token=token)
-    return child
+
+    def create() -> ClaimedRun:
+        token = make_token()
+        return ClaimedRun(start_again(db, run_id, versions=library_versions(), token=token), resume=False, token=token)
+
+    return claim_and_start(db, create).run_id
 
 
 @dataclass(frozen=True)

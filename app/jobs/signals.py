@@ -1,12 +1,12 @@
-"""Treat SIGTERM and SIGINT as a stop of the run, from the creation of its row to its end.
+"""Treat SIGTERM, SIGINT and SIGUSR1 as a stop of the run, from the creation of its row to its end.
 
 Before the trainer polls its control, a signal raises `StopRequested` at once: nothing is lost, because no step was
-trained. After that, a signal is a stop command, and the trainer writes a checkpoint. A second SIGINT ends the process
-without a checkpoint.
+trained. After that, a signal is a stop command, and the trainer writes a checkpoint. A second SIGTERM or SIGINT ends
+the process without a checkpoint. A worker sends LEAVE_SIGNAL, which is not counted: SLURM or systemd may send SIGTERM
+to the worker and to its trainers at the same time.
 
-An environment may not return from a call. After `ENV_PATIENCE_S` the call is interrupted by `StopRequested`, which
-discards the episode. If it still does not return, because it does not run Python code, `on_stuck` ends the process. A
-thread watches the calls; the C library passes it the number of a signal, since the main thread may be unable to.
+An environment may not return from a call. `ENV_LIMIT_S` after a signal, a thread writes the records and ends the
+process. The C library passes it the number of each signal, because the main thread may never run a handler again.
 
 Under a worker, a signal (or the end of the worker) means that the machine is needed for something else. The run then
 returns to the queue instead of being marked stopped.
@@ -22,18 +22,24 @@ from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
-from app.jobs.env_calls import EnvCall, EnvCalls
+from app.jobs.env_calls import EnvCalls
 from emtc_core.control import Command, Control, Question, StopRequested
 from storage.engine import Database
 from storage.runs.changes import finish_run
 from storage.runs.claims import return_to_queue
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LEAVE_SIGNAL = getattr(signal, "SIGUSR1", signal.SIGTERM)
+"""What a worker sends to its trainers. Windows has no SIGUSR1."""
+STOP_SIGNALS = tuple({signal.SIGTERM, signal.SIGINT, LEAVE_SIGNAL})
 _PARENT_POLL_S = 1.0
-ENV_PATIENCE_S = 2.0
-"""Maximum duration of a call of an environment after a stop signal. After twice this time the process ends."""
+ENV_LIMIT_S = 60.0
+"""Maximum duration of a call of an environment after a stop signal. The process ends then."""
+_SECOND_SIGNAL_LIMIT_S = 2.0
+"""The same after a second signal, which the main thread cannot handle in a call that does not run Python code."""
 _WATCH_POLL_S = 0.1
 _JOIN_TIMEOUT_S = 5.0
+_COUNTED = (signal.SIGTERM, signal.SIGINT)
+"""Signals of which the second one ends the process."""
 _END_OF_SIGNALS = 0
 _STOPPING = "Stopping: the trainer writes a checkpoint. Press Ctrl-C again to end at once without one."
 
@@ -45,13 +51,14 @@ class StopSignals:
         """Treat a signal as a stop of the run or, with `requeue`, as a request to return the run to the queue."""
         self._requeue = requeue
         self._is_requested = self._is_polled = False
+        self._n_stops = 0
+        """Number of SIGTERM and SIGINT."""
         self._blocked: Callable[[], str | None] = lambda: None
         self.env_calls = EnvCalls()
-        self._late_call: EnvCall | None = None
         self.stuck_reason: str | None = None
         """Why the episode in progress was discarded: the environment did not return. None if it did."""
         self.on_stuck: Callable[[], None] = lambda: None
-        """Called in another thread if a call of an environment cannot be interrupted. It ends the process."""
+        """Called in another thread if an environment does not return from a call. It ends the process."""
 
     @property
     def must_requeue(self) -> bool:
@@ -68,14 +75,12 @@ class StopSignals:
 
         Raises:
             StopRequested: If the trainer does not poll yet.
-            KeyboardInterrupt: On a second SIGINT.
+            KeyboardInterrupt: On a second SIGTERM or SIGINT.
         """
+        self._n_stops += number in _COUNTED
         if self._is_requested:
-            if number == signal.SIGINT:
+            if self._n_stops > 1:
                 raise KeyboardInterrupt
-            if self._late_call is not None and self.env_calls.running == self._late_call:
-                self._discard_episode(self._late_call)
-                raise StopRequested
             return
         self._is_requested = True
         if not self._is_polled:
@@ -86,36 +91,30 @@ class StopSignals:
             os.write(2, f"\n{text}\n".encode())  # unbuffered, because a handler may interrupt another write
 
     def watch_env_calls(self, received: int) -> None:
-        """End calls of an environment that do not return, after a stop signal was received.
+        """End the process if a call of an environment does not return after a stop signal.
 
         Args:
             received: File descriptor from which the numbers of the received signals are read.
         """
-        is_stopping, call, since = False, None, 0.0
+        n_signals, n_stops, call, since = 0, 0, None, 0.0
         while True:
-            if select.select([received], [], [], _WATCH_POLL_S if is_stopping else None)[0]:
+            if select.select([received], [], [], _WATCH_POLL_S if n_signals else None)[0]:
                 number = os.read(received, 1)[0]
                 if number == _END_OF_SIGNALS:
                     os.close(received)
                     return
-                is_stopping |= number in (*_SIGNALS, signal.SIGUSR1)
+                n_signals += number in STOP_SIGNALS
+                n_stops += number in _COUNTED
             if self.env_calls.running != call:
                 call, since = self.env_calls.running, time.monotonic()
-            waited_s = time.monotonic() - since
-            if not is_stopping or call is None or waited_s < ENV_PATIENCE_S:
-                continue
-            if self._late_call != call:
-                self._late_call = call
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
-            elif waited_s > 2 * ENV_PATIENCE_S:
+            limit_s = _SECOND_SIGNAL_LIMIT_S if n_stops > 1 else ENV_LIMIT_S
+            if n_signals and call is not None and time.monotonic() - since > limit_s:
                 self._is_requested = True  # the main thread may not have run `on_signal`
-                self._discard_episode(call)
+                self.stuck_reason = (
+                    f"The environment did not return from {call.name} after the stop. "
+                    "The episode in progress was discarded."
+                )
                 self.on_stuck()
-
-    def _discard_episode(self, call: EnvCall) -> None:
-        self.stuck_reason = (
-            f"The environment did not return from {call.name} after the stop. The episode in progress was discarded."
-        )
 
     def as_control(self, inner: Control, *, blocked: Callable[[], str | None] = lambda: None) -> Control:
         """Wrap a control, so that a signal is a stop command from now on.
@@ -148,17 +147,19 @@ def handle_signals(
 
 @contextmanager
 def stop_signals(*, worker: int | None = None) -> Generator[StopSignals]:
-    """Handle stop signals; with a worker also SIGUSR1 and the worker's end. Restore the previous handlers at the end.
+    """Handle stop signals; with a worker also the worker's end. Restore the previous handlers at the end.
 
     Args:
         worker: Process id of the worker that started this process, if any.
     """
     signals = StopSignals(requeue=worker is not None)
-    numbers = _SIGNALS if worker is None else (*_SIGNALS, signal.SIGUSR1)
     can_watch = os.name == "posix"  # Windows cannot wait for a pipe
     watcher: threading.Thread | None = None
     try:
-        with handle_signals(numbers, signals.on_signal), _signal_numbers() if can_watch else nullcontext() as received:
+        with (
+            handle_signals(STOP_SIGNALS, signals.on_signal),
+            _signal_numbers() if can_watch else nullcontext() as received,
+        ):
             if received is not None:
                 watcher = threading.Thread(
                     target=signals.watch_env_calls, args=(received,), daemon=True, name="env-watch"
@@ -205,13 +206,13 @@ def record_stop(db: Database, run_id: str, token: str | None, signals: StopSigna
 
 
 def _watch_worker(worker: int) -> None:
-    """Send SIGTERM to this process when its worker has ended, because no worker counts this trainer then.
+    """Send LEAVE_SIGNAL to this process when its worker has ended, because no worker counts this trainer then.
 
     A worker waits for its trainers, so it ends before them only if it was killed. The parent process id then changes.
     """
     while os.getppid() == worker:
         time.sleep(_PARENT_POLL_S)
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), LEAVE_SIGNAL)
 
 
 class _SignalControl:

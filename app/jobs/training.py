@@ -41,7 +41,7 @@ from storage.private_files import make_private_folder, open_private_append
 from storage.recording.writer import DatabaseRecorder
 from storage.retry import retry_transient
 from storage.runs.changes import finish_run, start_run
-from storage.runs.claims import claim_to_train, make_token
+from storage.runs.claims import claim_to_train, make_token, return_to_queue
 from storage.runs.control import DatabaseControl, Heartbeat
 from storage.runs.removal import find_resume_error
 from storage.runs.rows import find_run
@@ -122,7 +122,10 @@ def _record_failures(database: Database, run_id: str, token: str, signals: StopS
         raise
     except (RunInterruptedError, KeyboardInterrupt) as exc:
         with suppress(StorageError):  # the database that refused the records may refuse this update too
-            finish_run(database, run_id, "stopped", error=str(exc) or "It was ended at once.", token=token)
+            if signals.must_requeue:
+                return_to_queue(database, run_id, token=token)
+            else:
+                finish_run(database, run_id, "stopped", error=str(exc) or "It was ended at once.", token=token)
         raise
     except StorageError as exc:
         if not signals.interrupted_start:

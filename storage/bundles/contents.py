@@ -191,8 +191,8 @@ def _copy_sweeps(source: Connection, target: Connection, run_ids: Sequence[str])
         exists = target.execute(select(SweepRow.id).where(SweepRow.id == sweep_id)).first() is not None
         if row is not None and not exists:
             status = "stopped" if row["status"] == "running" else row["status"]
-            no_process = {"pid": None, "host": None}  # the copy belongs to no process
-            target.execute(insert(SweepRow), dict(row) | no_process | {"status": status})
+            no_worker = {"owner_token": None, "heartbeat_at": None}  # the copy belongs to no process
+            target.execute(insert(SweepRow), dict(row) | no_worker | {"status": status})
 
 
 def _copy_run(source: Connection, target: Connection, run_id: str, *, tag: str) -> None:

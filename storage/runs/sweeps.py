@@ -1,17 +1,19 @@
 """Save, stop and continue sweeps, and read their progress.
 
-The runs of a sweep are rows of `runs` with its id in `sweep_id`. `storage.runs.claims` claims them for workers.
+The runs of a sweep are rows of `runs` with its id in `sweep_id`. `storage.runs.claims` claims them for workers. A
+worker writes a heartbeat to the sweeps whose runs it claims, so that a page can show whether queued runs have a worker.
+
+One process at a time asks Optuna for the trials of a search. It owns the search by `sweeps.owner_token`, as a trainer
+owns its run.
 """
 
-import socket
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-import psutil
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, or_, select, update
 
 from emtc_core.config.resolve import flatten_stored
 from emtc_core.errors import StorageError
@@ -28,7 +30,7 @@ from storage.runs.rows import (
     read_live_status,
     shown_status,
 )
-from storage.runs.status import NOT_ENDED, STATUS_COLUMNS, Status, allows, read_clock
+from storage.runs.status import LOST_AFTER_S, NOT_ENDED, STATUS_COLUMNS, Status, allows, read_clock
 from storage.runs.training_time import measure_training_s
 
 SweepStatus = Literal["active", "stopped"]
@@ -161,35 +163,79 @@ def _is_equal(config: Mapping[str, Any], other: Mapping[str, Any], settings: Ite
     return all(config[key] == other[key] for key in settings if key in config and key in other)
 
 
-def attach_scheduler(db: Database, sweep_id: str, pid: int, *, jobs: int) -> None:
-    """Record the process of this machine that starts the runs of a sweep.
+def write_worker_heartbeat(db: Database, sweep_id: str | None = None) -> None:
+    """Record that a worker claims the runs of a sweep, or with None of all active sweeps.
+
+    A search with an owner is left out: `write_search_heartbeat` writes its heartbeats.
 
     Args:
         db: An open database.
         sweep_id: The sweep.
-        pid: The process.
-        jobs: Maximum number of runs at the same time.
 
     Raises:
-        StorageError: If there is no such sweep.
+        StorageError: If the database cannot be written.
+    """
+    has_open_runs = SweepRow.id.in_(select(Run.sweep_id).where(Run.status.in_(NOT_ENDED)))
+    claims = has_open_runs if sweep_id is None else SweepRow.id == sweep_id
+    is_active = (SweepRow.status == "active", SweepRow.owner_token.is_(None), claims)
+    with db.transaction() as connection:
+        connection.execute(update(SweepRow).where(*is_active).values(heartbeat_at=read_clock(connection)))
+
+
+def clear_worker_heartbeat(db: Database, sweep_id: str) -> None:
+    """Record that a worker of a sweep ends. Another worker of the sweep writes its next heartbeat soon.
+
+    Raises:
+        StorageError: If the database cannot be written.
     """
     with db.transaction() as connection:
-        lock_sweep(connection, sweep_id)
-        values = {"pid": pid, "host": socket.gethostname(), "jobs": jobs}
-        connection.execute(update(SweepRow).where(SweepRow.id == sweep_id).values(**values))
+        is_worker = (SweepRow.id == sweep_id, SweepRow.owner_token.is_(None))
+        connection.execute(update(SweepRow).where(*is_worker).values(heartbeat_at=None))
 
 
-def detach_scheduler(db: Database, sweep_id: str, pid: int) -> None:
-    """Remove this process as the scheduler of a sweep. Another scheduler is not removed.
+def claim_search(db: Database, sweep_id: str, token: str) -> bool:
+    """Claim a search, so that only this process asks Optuna for its trials.
 
     Args:
         db: An open database.
         sweep_id: The sweep.
-        pid: This process.
+        token: Token of this process.
+
+    Returns:
+        Whether the search was claimed. It cannot while its owner sends heartbeats.
+
+    Raises:
+        StorageError: If the database cannot be written.
     """
-    is_scheduler = (SweepRow.id == sweep_id, SweepRow.pid == pid, SweepRow.host == socket.gethostname())
     with db.transaction() as connection:
-        connection.execute(update(SweepRow).where(*is_scheduler).values(pid=None, host=None))
+        now = read_clock(connection)
+        oldest = now - timedelta(seconds=LOST_AFTER_S)
+        is_free = or_(SweepRow.owner_token.is_(None), SweepRow.heartbeat_at.is_(None), SweepRow.heartbeat_at < oldest)
+        claim = update(SweepRow).where(SweepRow.id == sweep_id, is_free)
+        return connection.execute(claim.values(owner_token=token, heartbeat_at=now)).rowcount == 1
+
+
+def write_search_heartbeat(db: Database, sweep_id: str, token: str) -> bool:
+    """Record that the owner of a search works; return False if another process owns it.
+
+    Raises:
+        StorageError: If the database cannot be written.
+    """
+    is_owned = (SweepRow.id == sweep_id, SweepRow.owner_token == token)
+    with db.transaction() as connection:
+        heartbeat = update(SweepRow).where(*is_owned).values(heartbeat_at=read_clock(connection))
+        return connection.execute(heartbeat).rowcount == 1
+
+
+def release_search(db: Database, sweep_id: str, token: str) -> None:
+    """End the ownership of a search, unless another process owns it.
+
+    Raises:
+        StorageError: If the database cannot be written.
+    """
+    is_owned = (SweepRow.id == sweep_id, SweepRow.owner_token == token)
+    with db.transaction() as connection:
+        connection.execute(update(SweepRow).where(*is_owned).values(owner_token=None, heartbeat_at=None))
 
 
 def stop_sweep(db: Database, sweep_id: str) -> tuple[int, list[str]]:
@@ -270,11 +316,10 @@ class Sweep:
     status: SweepStatus
     created_at: datetime
     jobs: int
-    has_scheduler: bool
+    has_worker: bool
+    """Whether a worker claims its queued and lost runs and, for a search, queues its trials."""
     plan: Mapping[str, Any]
     runs: tuple[Progress, ...]
-    scheduler_here: int | None = None
-    """Pid of the scheduler, if it is a process of this machine that still exists."""
 
     @property
     def counts(self) -> Counter[str]:
@@ -289,10 +334,7 @@ class Sweep:
     @property
     def trials(self) -> int:
         """Number of trials of a hyperparameter search; 0 for another sweep."""
-        file = self.plan.get("file")
-        search = file.get("optuna") if isinstance(file, Mapping) else None  # a foreign database may have any value
-        trials = search.get("trials") if isinstance(search, Mapping) else None
-        return trials if isinstance(trials, int) else 0
+        return _count_trials(self.plan)
 
     @property
     def steps_saved(self) -> float:
@@ -313,8 +355,8 @@ class Sweep:
         return min(1.0, trained / planned) if planned else 0.0
 
     @property
-    def state(self) -> Literal["running", "paused", "finished", "stopped", "failed", "lost"]:
-        """State of the sweep; `lost` means that runs are left and no scheduler starts them."""
+    def state(self) -> Literal["running", "paused", "finished", "stopped", "failed", "waiting"]:
+        """State of the sweep; `waiting` means that runs are left and no worker starts them."""
         counts = self.counts
         if self.n_active:
             return "running"
@@ -322,28 +364,18 @@ class Sweep:
             return "failed" if counts["failed"] else "stopped" if counts["stopped"] else "finished"
         if self.status == "stopped":
             return "stopped"
-        return "running" if self.has_scheduler else "paused" if counts["paused"] else "lost"
-
-    @property
-    def is_for_workers(self) -> bool:
-        """Whether its runs were queued for `emtc worker`, without a scheduler."""
-        return self.plan.get("for_workers") is True
-
-    @property
-    def has_worker(self) -> bool:
-        """Whether a scheduler or a worker claims its queued and lost runs.
-
-        Workers are not stored in the database. If a run is in training although the sweep has no scheduler, there is a
-        worker.
-        """
-        if self.has_scheduler or self.trials or self.status == "stopped":
-            return self.has_scheduler  # only the scheduler of a search queues its trials
-        return self.is_for_workers or self.n_active > 0
+        return "running" if self.has_worker else "paused" if counts["paused"] else "waiting"
 
     @property
     def is_over(self) -> bool:
         """Whether all runs have ended, and all trials of a search exist."""
         return len(self.runs) >= self.trials and all(run.status in ENDED for run in self.runs)
+
+    @property
+    def has_nothing_to_start(self) -> bool:
+        """Whether it is over, or is stopped and each of its trainers has read its stop command."""
+        is_active = any(run.status not in ENDED and run.status != "lost" for run in self.runs)
+        return self.is_over or (self.status == "stopped" and not is_active)
 
     def seconds_left(self) -> float | None:
         """Estimate the remaining time [s] from the mean speed of the runs so far, with `jobs` runs at the same time.
@@ -427,17 +459,24 @@ def _with_progress(db: Database, rows: Sequence[Any]) -> list[Sweep]:
             status=row.status,
             created_at=row.created_at,
             jobs=row.jobs,
-            has_scheduler=_has_scheduler(row),
+            has_worker=_has_worker(row, now),
             plan=row.plan,
             runs=tuple(progress.get(row.id, [])),
-            scheduler_here=row.pid if row.host == socket.gethostname() and _has_scheduler(row) else None,
         )
         for row in rows
     ]
 
 
-def _has_scheduler(row: Any) -> bool:
-    """Return whether a sweep has a scheduler. One on another machine cannot be checked."""
-    if row.pid is None:
+def _has_worker(row: Any, now: datetime) -> bool:
+    """Return whether a worker of a sweep sends heartbeats. A search also needs an owner, which queues its trials."""
+    if row.heartbeat_at is None or (now - row.heartbeat_at).total_seconds() > LOST_AFTER_S:
         return False
-    return row.host != socket.gethostname() or psutil.pid_exists(row.pid)
+    return row.owner_token is not None or not _count_trials(row.plan)
+
+
+def _count_trials(plan: Mapping[str, Any]) -> int:
+    """Return the number of trials of a search; 0 for another sweep."""
+    file = plan.get("file")
+    search = file.get("optuna") if isinstance(file, Mapping) else None  # a foreign database may have any value
+    trials = search.get("trials") if isinstance(search, Mapping) else None
+    return trials if isinstance(trials, int) else 0

@@ -3,26 +3,34 @@
 import sqlite3
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from sqlalchemy import update
 
-from app.jobs.sweeps.worker import EligibilityCheck, LeaveRequest, WorkerLoop
+from app.jobs.launch import StartedTrainer
+from app.jobs.sweeps.worker import MAX_RESTARTS, EligibilityCheck, LeaveRequest, WorkerLoop
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.models import Run
 from storage.runs.claims import ClaimedRun, RunClaimer
 from storage.runs.rows import find_run
-from storage.runs.sweeps import PlannedRun, save_sweep
+from storage.runs.sweeps import PlannedRun, save_sweep, sweep_runs
 from tests.errors import raises
 
 
-def claim_run_of(db: Database, **env: str) -> ClaimedRun:
+def queue_run_of(db: Database, **env: str) -> str:
     config = resolve(map="3m").model_dump(mode="json")
     config["env"] |= env
     runs = [PlannedRun("k", "a run", config, 1000)]
     save_sweep(db, "aaaa0000", name="s", plan={"runs": []}, runs=runs, versions={}, jobs=1)
+    return sweep_runs(db, "aaaa0000")[0].id
+
+
+def claim_run_of(db: Database, **env: str) -> ClaimedRun:
+    queue_run_of(db, **env)
     claim = RunClaimer(db).claim_next()
     assert claim is not None
     return claim
@@ -78,8 +86,8 @@ def test_a_database_that_does_not_answer_says_nothing_of_a_run_and_ends_no_worke
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     claim = claim_run_of(db)
     work = WorkerLoop(db, jobs=1, leave=LeaveRequest(), announce=(messages := list[str]()).append)
-    work._trainers[claim.run_id] = (claim, subprocess.Popen(["true"]))
-    work._trainers[claim.run_id][1].wait()
+    work._trainers[claim.run_id] = StartedTrainer(claim, subprocess.Popen(["true"]))
+    work._trainers[claim.run_id].process.wait()
 
     def locked(*_: object, **__: object) -> None:
         raise StorageError("The database failed: database is locked.") from sqlite3.OperationalError("locked")
@@ -92,4 +100,39 @@ def test_a_database_that_does_not_answer_says_nothing_of_a_run_and_ends_no_worke
     assert messages == ["The database failed: database is locked."]
     work._collect_ended()
     assert (work._trainers, find_run(db, claim.run_id).live_status) == ({}, "queued")
+    db.dispose()
+
+
+def test_a_trainer_that_ends_without_a_message_is_started_again_three_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new checkpoint resets the count. Afterwards the run has failed."""
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    run_id = queue_run_of(db)
+    n_started = 0
+
+    def spawn(arguments: list[str], log: Path, *, db: Database) -> subprocess.Popen[bytes]:
+        nonlocal n_started
+        n_started += 1
+        process = subprocess.Popen(["true"])
+        process.wait()
+        return process
+
+    monkeypatch.setattr("app.jobs.launch.spawn", spawn)
+    monkeypatch.setattr("app.jobs.sweeps.worker.POLL_S", 0)
+    work = WorkerLoop(db, jobs=1, leave=LeaveRequest(), announce=(messages := list[str]()).append)
+    (*_, last) = work.run(once=True)
+    assert (last.run_id, last.status, n_started) == (run_id, "failed", 1 + MAX_RESTARTS)
+    assert "ended 4 times without a message" in messages[-1]
+    n_started = 0
+    with db.transaction() as connection:
+        connection.execute(update(Run).values(status="queued"))
+
+    def examine(*_: object) -> Any:
+        return SimpleNamespace(usable=SimpleNamespace(env_step=100 * min(n_started, 3)))
+
+    monkeypatch.setattr("app.jobs.sweeps.worker.examine_checkpoints", examine)
+    work = WorkerLoop(db, jobs=1, leave=LeaveRequest(), announce=messages.append)
+    work.run(once=True)
+    assert n_started == 3 + MAX_RESTARTS
     db.dispose()

@@ -32,7 +32,7 @@ def seed_study(db: Database, template: str, *, finished: Collection[int], queued
         The runs of the sweep.
     """
     plan = make_plan(find_sweep_file(template))
-    create_sweep(db, plan, jobs=1, remote=True, for_workers=True, seeds={*finished, *queued})
+    create_sweep(db, plan, jobs=1, remote=True, seeds={*finished, *queued})
     labels = {run.key: run.cell.label for run in plan.runs}
     for row in sweep_runs(db, plan.id):
         if row.seed in finished:

@@ -1,6 +1,5 @@
 """The Sweeps page: faults before a start, progress, missing runs, studies, links."""
 
-import os
 import shutil
 import socket
 from datetime import UTC, datetime, timedelta
@@ -21,7 +20,7 @@ from storage.bundles.contents import THIN, copy_runs
 from storage.engine import open_database
 from storage.models import Evaluation, Run
 from storage.runs.changes import start_run
-from storage.runs.sweeps import attach_scheduler, list_sweeps, sweep_runs
+from storage.runs.sweeps import list_sweeps, sweep_runs, write_worker_heartbeat
 from tests.app.sweep_cases import ABLATION, AUGMENTATION, DELTA, LAMBDA, TAU, seed_sweep
 from tests.pages.conftest import copy_database
 from tests.pages.test_pages import open_page, said
@@ -72,12 +71,12 @@ def test_faults_are_shown_before_anything_is_created(empty):
     assert list_sweeps(empty) == []
 
 
-def test_the_start_button_queues_the_runs_and_starts_one_scheduler(empty, started):
+def test_the_start_button_queues_the_runs_and_starts_them_in_the_background(empty, started):
     app = write(open_page("sweeps"), SMALL)
     app.button(key="sweep_start").click().run()
     (sweep,) = list_sweeps(empty)
     assert sweep.counts == {"queued": 2}
-    assert [call[:3] for call in started] == [["app.cli.main", "sweep-worker", sweep.id]]
+    assert [call[:3] for call in started] == [["app.cli.main", "sweep", sweep.id]]
     assert app.query_params["sweep"] == sweep.id
     assert not app.exception
     assert "has been evaluated yet" in said(app)
@@ -116,9 +115,10 @@ def test_queued_runs_without_a_worker_can_be_launched(empty, started):
     assert sum(run.status == "queued" for run in sweep_runs(empty, sweep_id)) == 2
 
 
-def test_runs_queued_for_workers_are_not_launched_here(empty, started):
+def test_runs_that_a_worker_claims_are_not_launched_here(empty, started):
     plan = make_plan(parse_sweep(LAMBDA))
-    create_sweep(empty, plan, jobs=1, for_workers=True)
+    create_sweep(empty, plan, jobs=1)
+    write_worker_heartbeat(empty)
     app = open_page("sweeps", sweep=plan.id)
     assert not app.exception
     assert "12 of 12 runs are queued" in said(app)
@@ -131,15 +131,15 @@ def test_runs_queued_for_workers_are_not_launched_here(empty, started):
     assert started == [], "a worker takes them"
     (sweep,) = list_sweeps(empty)
     assert sweep.counts == {"queued": 12}
-    assert sweep.is_for_workers
 
 
 def test_queued_runs_are_not_launched_while_a_worker_trains_another_run_of_the_sweep(empty):
-    """Two workers on other machines train two runs of a sweep without a scheduler."""
+    """Two workers on other machines train two runs of a sweep."""
     sweep_id = seed_sweep(empty, TAU, unfinished=(0, 1, 2, 3))
     first, second, *_ = sweep_runs(empty, sweep_id)
     for run in (first, second):
         start_run(empty, run.id, device="cpu")
+    write_worker_heartbeat(empty)
     app = open_page("sweeps", sweep=sweep_id)
     assert not app.exception
     assert "2 of 4 runs are queued" in said(app)
@@ -147,7 +147,7 @@ def test_queued_runs_are_not_launched_while_a_worker_trains_another_run_of_the_s
     assert not has_launch_button(app)
 
 
-def test_a_lost_run_can_be_launched_unless_a_scheduler_will_train_it(empty):
+def test_a_lost_run_can_be_launched_unless_a_worker_will_train_it(empty):
     sweep_id = seed_sweep(empty, TAU, unfinished=(0,))
     run = sweep_runs(empty, sweep_id)[0]
     start_run(empty, run.id, device="cpu")
@@ -157,7 +157,7 @@ def test_a_lost_run_can_be_launched_unless_a_scheduler_will_train_it(empty):
     app = open_page("sweeps", sweep=sweep_id)
     assert "**1 of 4 runs are missing.**" in said(app)
     assert has_launch_button(app)
-    attach_scheduler(empty, sweep_id, os.getpid(), jobs=1)
+    write_worker_heartbeat(empty, sweep_id)
     app.run()
     assert "1 of 4 runs are queued" in said(app)
     assert not has_launch_button(app)
@@ -225,7 +225,7 @@ def test_imported_runs_are_not_missing_if_this_version_cannot_make_the_plan(ship
 
 def test_a_working_sweep_can_be_stopped(empty, started):
     sweep_id = seed_sweep(empty, TAU, unfinished=(3,))
-    attach_scheduler(empty, sweep_id, os.getpid(), jobs=1)
+    write_worker_heartbeat(empty, sweep_id)
     app = open_page("sweeps", sweep=sweep_id)
     assert "missing" not in said(app)
     app.button(key="sweep_stop").click().run()

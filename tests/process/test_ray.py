@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -80,13 +79,6 @@ def test_an_address_without_a_cluster_is_refused_in_a_sentence(tmp_path: Path) -
     assert "ray start --head" in nobody
     assert "must be HOST:PORT" in refusal(tmp_path, "--engine", "ray", "--address", "nonsense", command=emtc)
     assert "need --engine ray" in refusal(tmp_path, "--address", f"127.0.0.1:{port}", command=emtc)
-
-
-@pytest.mark.slow
-def test_what_answers_without_being_ray_is_refused_too(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        assert "is not a Ray cluster" in refusal(tmp_path, "--engine", "ray", "--address", address)
 
 
 @pytest.fixture(scope="module")
@@ -211,9 +203,9 @@ def test_a_detached_driver_leaves_with_checkpoints_and_a_dead_task_costs_nothing
     db = open_database(url)
     assert sweep(file, url, *options, "--detach", log=tmp_path / "log").wait(timeout=120) == 0
     first, _ = wait_for_trainer(two_nodes, db)
-    ((pid,),) = read(path, "select pid from sweeps")
-    driver = psutil.Process(pid)
-    assert {"sweep-worker", "ray", two_nodes.address} <= set(driver.cmdline())
+    (sweep_id,) = read(path, "select id from sweeps")[0]
+    driver = find_driver(sweep_id)
+    assert {"sweep", "ray", two_nodes.address} <= set(driver.cmdline())
     driver.terminate()
     wait_until(lambda: not driver.is_running(), what="the driver's end")
     ((stood_at, status),) = read(path, "select env_steps, status from runs where id = ?", first)
@@ -235,6 +227,15 @@ def test_a_detached_driver_leaves_with_checkpoints_and_a_dead_task_costs_nothing
     other = next(run for run in began if run != first)
     assert began[other][0] >= began[first][1], "one at once"
     db.dispose()
+
+
+def find_driver(sweep_id: str) -> psutil.Process:
+    """Find the process of a detached sweep."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if {"sweep", sweep_id} <= set(process.cmdline()):
+                return process
+    raise AssertionError("there is none")
 
 
 def timestamps(path: Path, run_id: str) -> tuple[str, str]:

@@ -2,6 +2,8 @@
 
 import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from storage.engine import open_database
 from storage.maintenance.check import check_run
 from storage.runs.rows import find_run
-from tests.process.trainers import EMTC, environment, read, wait_until
+from tests.process.trainers import environment, read, wait_until
 
 MODULE = """
 import ctypes, os, time
@@ -29,16 +31,29 @@ class Stuck(Guess):
         return super().reset(seed)
 """
 LOCK_TWICE = "mutex, c = ctypes.create_string_buffer(64), ctypes.CDLL(None); c.pthread_mutex_lock(mutex)"
+COMMAND = """
+import sys
+from app.jobs import signals
+
+signals.ENV_LIMIT_S = float(sys.argv.pop(1))
+from app.cli.main import main
+
+main()
+"""
 HANGS = {"in Python": "while True: time.sleep(3600)", "in C": f"{LOCK_TWICE}; c.pthread_mutex_lock(mutex)"}
 
 
-@pytest.mark.parametrize("hang", ["in C", pytest.param("in Python", marks=pytest.mark.ci)])
-def test_a_reset_that_does_not_return_is_ended_by_sigterm(tmp_path: Path, hang: str) -> None:
+@pytest.mark.parametrize(
+    ("hang", "n_signals"), [("in C", 1), ("in C", 2), pytest.param("in Python", 1, marks=pytest.mark.ci)]
+)
+def test_a_reset_that_does_not_return_is_ended_by_sigterm(tmp_path: Path, hang: str, n_signals: int) -> None:
+    """One signal and a time limit, or a second signal."""
     (tmp_path / "stuck_env.py").write_text(MODULE.format(hang=HANGS[hang]))
     env, path, reached = environment(), tmp_path / "lab.db", tmp_path / "reached"
     env |= {"PYTHONPATH": f"{env.get('PYTHONPATH', '')}:{tmp_path}:{Path.cwd()}", "EMTC_PLUGINS": "stuck_env"}
     options = ["--set", "train.burn_in=4", "--set", "train.batch=4", "--set", "train.n_envs=1"]
-    command = [*EMTC, "train", "--env", "stuck", "--algo", "qmix", "--steps", "5000", "--db", f"sqlite:///{path}"]
+    program = [sys.executable, "-c", COMMAND, "2" if n_signals == 1 else "3600"]
+    command = [*program, "train", "--env", "stuck", "--algo", "qmix", "--steps", "5000", "--db", f"sqlite:///{path}"]
     with (
         (tmp_path / "log").open("w") as log,
         subprocess.Popen(
@@ -47,7 +62,9 @@ def test_a_reset_that_does_not_return_is_ended_by_sigterm(tmp_path: Path, hang: 
     ):
         try:
             wait_until(reached.exists, what="the reset that does not return")
-            process.send_signal(signal.SIGTERM)
+            for _ in range(n_signals):
+                process.send_signal(signal.SIGTERM)
+                time.sleep(1)  # pending signals of one kind are merged
             process.wait(60)
         finally:
             process.kill()

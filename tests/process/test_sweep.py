@@ -1,4 +1,4 @@
-"""Real sweeps of tiny runs: to their end, with two schedulers at once, killed in the middle, stopped."""
+"""Real sweeps of tiny runs: to their end, with two commands at once, killed in the middle, stopped."""
 
 import json
 import os
@@ -108,12 +108,12 @@ def test_a_sweep_ends_with_every_run_and_again_does_nothing(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_two_schedulers_at_once_start_each_run_once(tmp_path: Path) -> None:
+def test_two_sweeps_at_once_start_each_run_once(tmp_path: Path) -> None:
     file, url, path = write_sweep(tmp_path, seeds=2)
     with start_sweep(file, url, 2) as first, start_sweep(file, url, 2) as second:
         ended = (first.wait(timeout=240), second.wait(timeout=240))
     told = f"{read(path, _STORY)}\n{logs(path)}"
-    assert ended == (0, 0), f"a scheduler failed: {told}"
+    assert ended == (0, 0), f"a sweep failed: {told}"
     assert statuses(path) == ["finished"] * 4, f"a run did not finish: {told}"
     assert read(path, "select count(*) from resumes") == [(0,)], f"a run was taken from its trainer: {told}"
     assert "already" not in logs(path), f"a trainer was started for a run that another had: {told}"
@@ -122,13 +122,14 @@ def test_two_schedulers_at_once_start_each_run_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
-    """Scheduler and one trainer die by SIGKILL; the same command finishes all runs, the lost one by a resume."""
+    """The sweep and one trainer die by SIGKILL; the same command finishes all runs, the lost one by a resume."""
     file, url, path = write_sweep(tmp_path, steps=1500)
-    with start_sweep(file, url, 1) as scheduler:
+    with start_sweep(file, url, 1) as process:
         wait_until(lambda: read(path, "select 1 from runs where env_steps > 400") != [], what="step 400")
-        scheduler.send_signal(signal.SIGKILL)
-        scheduler.wait()
-    pid = read(path, "select pid from runs where status = 'running'")[0][0]
+        pid = read(path, "select pid from runs where status = 'running'")[0][0]
+        os.kill(pid, signal.SIGSTOP)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
     os.kill(pid, signal.SIGKILL)
     time.sleep(0.5)
     assert statuses(path) == ["running", "queued"]
@@ -140,15 +141,20 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_trainer_outlives_its_scheduler_and_is_not_started_again(tmp_path: Path) -> None:
-    file, url, path = write_sweep(tmp_path, steps=1000)
-    with start_sweep(file, url, 1) as scheduler:
-        wait_until(lambda: "running" in statuses(path), what="the first run")
-        scheduler.send_signal(signal.SIGKILL)
-        scheduler.wait()
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_trainers_of_an_ended_sweep_give_their_runs_back_and_the_same_command_goes_on(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    file, url, path = write_sweep(tmp_path, steps=1500)
+    with start_sweep(file, url, 1) as process:
+        wait_until(lambda: read(path, "select 1 from runs where env_steps > 400") != [], what="step 400")
+        process.send_signal(number)
+        assert process.wait() == (-signal.SIGKILL if number == signal.SIGKILL else 1)
+    wait_until(lambda: statuses(path) == ["queued"] * 2, what="the run's return to the queue")
     assert emtc("sweep", file, "--db", url, "--jobs", "1").returncode == 0
     assert statuses(path) == ["finished"] * 2
-    assert read(path, "select count(*) from resumes") == [(0,)]
+    ((n, is_where_it_stopped),) = read(path, "select count(*), min(env_step = reached_env_step) from resumes")
+    assert (n, is_where_it_stopped) == (1, 1)
     assert breaches(path) == []
 
 
@@ -160,7 +166,7 @@ def test_a_detached_sweep_stops_when_asked_and_the_same_command_goes_on(tmp_path
     wait_until(lambda: read(path, "select 1 from runs where env_steps > 100") != [], what="step 100")
     assert emtc("sweep", file, "--db", url, "--stop").returncode == 0
     wait_until(lambda: statuses(path) == ["stopped"] * 2, what="the stop")
-    wait_until(lambda: read(path, "select pid from sweeps") == [(None,)], what="the scheduler's end")
+    wait_until(lambda: read(path, "select heartbeat_at from sweeps") == [(None,)], what="the end of the process")
     assert emtc("sweep", file, "--db", url, "--jobs", "1", "--detach").returncode == 0
     wait_until(lambda: "running" in statuses(path), what="going on")
     assert emtc("sweep", file, "--db", url, "--stop").returncode == 0

@@ -20,8 +20,9 @@ from tests.storage.records import CONFIG, ME
 
 ACT = """
 import json, sys
+import psutil
 from app.jobs import launch, resume
-from app.jobs.sweeps.scheduler import SweepStarter
+from app.jobs.sweeps.worker import LeaveRequest, WorkerLoop
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import EmtcError
 from storage.engine import open_database
@@ -30,11 +31,12 @@ url, role, ids = sys.argv[1], sys.argv[2], sys.argv[3:]
 started, said = [], []
 
 
-def note(db, run_id, **options):
-    started.append(run_id)
+def note(arguments, log, *, db):
+    started.append(arguments[2])
+    return psutil.Process()
 
 
-resume.start_trainer = launch.start_trainer = note
+launch.spawn = note
 db = open_database(url)
 config = resolve(preset="demo")
 ACTS = {
@@ -44,8 +46,8 @@ ACTS = {
 }
 print("ready", flush=True)
 sys.stdin.readline()
-if role == "scheduler":
-    SweepStarter(db, ids[0], jobs=3, start=lambda claim: started.append(claim.run_id)).fill()
+if role == "worker":
+    WorkerLoop(db, jobs=3, leave=LeaveRequest(), announce=said.append, sweep_id=ids[0], at_most=3)._claim_runs()
 for each in ids if role in ACTS else []:
     try:
         ACTS[role](each)
@@ -102,9 +104,9 @@ def test_one_click_in_two_apps_starts_one_run(db: Database) -> None:
     assert sorted(first["started"] + second["started"]) == sorted(first["said"])
 
 
-def test_two_schedulers_start_no_run_twice_and_no_more_than_fit(db: Database) -> None:
+def test_two_workers_of_a_sweep_start_no_run_twice_and_no_more_than_fit(db: Database) -> None:
     plan = [PlannedRun(f"k{i}", f"run {i}", {**CONFIG, "seed": i}, 1000) for i in range(8)]
     save_sweep(db, "aaaa0000", name="s", plan={"runs": []}, runs=plan, versions={}, jobs=3)
-    first, second = act_at_once(db, ("scheduler", "scheduler"), ["aaaa0000"])
+    first, second = act_at_once(db, ("worker", "worker"), ["aaaa0000"])
     started = first["started"] + second["started"]
     assert len(started) == len(set(started)) == 3

@@ -1,4 +1,4 @@
-"""A model of the life of runs next to the real storage code: two machines with workers, a scheduler and a user.
+"""A model of the life of runs next to the real storage code: workers of all sweeps and of one, and a user.
 
 Every act is storage's own code on a real database. The model knows which trainers live, when each has sent a heartbeat
 and which steps it wrote. It checks after every act: no run is taken from a trainer that has just sent a heartbeat; only
@@ -134,11 +134,11 @@ class Life:
         """The trainers whose process exists."""
         return [trainer for trainer in self.trainers if trainer.is_alive]
 
-    def claim(self, machine: int, *, is_scheduler: bool = False, begins: bool = True) -> None:
-        """Let a worker, or the scheduler of the sweep, claim the next run."""
+    def claim(self, machine: int, *, is_of_sweep: bool = False, begins: bool = True) -> None:
+        """Let a worker, or a worker of the sweep, claim the next run."""
         claimer = self.claimers[machine]
         with self.model_time():
-            claim = claimer.claim_in_sweep(SWEEP, jobs=2) if is_scheduler else claimer.claim_next()
+            claim = claimer.claim_in_sweep(SWEEP, jobs=2) if is_of_sweep else claimer.claim_next()
         if claim is not None:
             self._taken(claim.run_id, claim.token, machine, resume=claim.resume, is_worker=True)
             if begins:

@@ -67,9 +67,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[Database, list[str
     db = open_database(f"sqlite:///{tmp_path_factory.mktemp('source') / 'x.db'}")
     ids = [fill(db, sweep_id="sweep1"), fill(db, sweep_id="sweep1"), fill(db)]
     with db.transaction() as connection:
-        row = {"id": "sweep1", "name": "A study", "status": "running", "jobs": 2, "plan": {"file": {}}, "pid": 1}
+        row = {"id": "sweep1", "name": "A study", "status": "running", "jobs": 2, "plan": {"file": {}}}
         created = connection.execute(select(Run.created_at)).scalars().first()
-        connection.execute(insert(SweepRow), row | {"created_at": created, "host": "secret-host"})
+        connection.execute(
+            insert(SweepRow), row | {"created_at": created, "heartbeat_at": created, "owner_token": "secret"}
+        )
     return db, ids
 
 
@@ -178,7 +180,7 @@ def test_what_belongs_to_a_machine_stays_behind(source, tmp_path: Path) -> None:
     assert row.ended_at is not None
     assert (row.host, row.pid, row.owner_token, row.launch_token, row.archived_at) == (None,) * 5
     with there.read() as connection:
-        sweep = connection.execute(select(SweepRow.status, SweepRow.host, SweepRow.pid)).one()
+        sweep = connection.execute(select(SweepRow.status, SweepRow.owner_token, SweepRow.heartbeat_at)).one()
     assert tuple(sweep) == ("stopped", None, None)
     assert there.path is not None
     assert b"secret-host" not in there.path.read_bytes()

@@ -58,17 +58,17 @@ def silence(db: Database, run_id: str, *, seconds: float = 3600.0) -> None:
         connection.execute(update(Run).where(Run.id == run_id).values(heartbeat_at=past))
 
 
-def test_of_many_workers_and_schedulers_each_run_has_one(url: str) -> None:
+def test_of_many_workers_each_run_has_one(url: str) -> None:
     db = open_database(url)
     for sweep_id in ("aaaa0000", "bbbb1111"):
         save(db, sweep_id, 8)
     alone = [create_run(db, CONFIG, target_steps=10, versions={}) for _ in range(4)]
     claimed: list[str] = []
 
-    def claim_all(is_scheduler: bool) -> None:
+    def claim_all(is_of_sweep: bool) -> None:
         own = open_database(url)
         claimer = RunClaimer(own)
-        while claim := claimer.claim_in_sweep("aaaa0000", jobs=99) if is_scheduler else claimer.claim_next():
+        while claim := claimer.claim_in_sweep("aaaa0000", jobs=99) if is_of_sweep else claimer.claim_next():
             claimed.append(claim.run_id)
         own.dispose()
 

@@ -1,4 +1,4 @@
-"""The life of runs as a state machine (`life`): two workers, a scheduler and a user, with deaths and outages.
+"""The life of runs as a state machine (`life`): two workers, a worker of the sweep and a user, with deaths and outages.
 
 Explored by `search`, the same in every run of these tests, on SQLite and PostgreSQL:
 
@@ -60,7 +60,7 @@ def acts(life: Life) -> list[Act]:
             (f"{host}'s worker claims for one that does not begin", partial(life.claim, machine, begins=False))
         )
         found.append((f"{host}'s worker cannot reach the database", partial(life.lose_connection, machine)))
-    found.append(("the scheduler claims", partial(life.claim, 0, is_scheduler=True)))
+    found.append(("a worker of the sweep claims", partial(life.claim, 0, is_of_sweep=True)))
     for number, run_id in enumerate(life.runs):
         found.append((f"a user resumes run {number}", partial(life.resume, run_id)))
         found.append((f"a user stops run {number}", partial(life.ask_to_stop, run_id)))

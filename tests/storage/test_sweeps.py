@@ -1,17 +1,15 @@
 """Sweeps in the database: saved once, claimed once, freed by a death, stopped and continued."""
 
-import os
 import threading
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from sqlalchemy import select, update
 
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
-from storage.models import Run
+from storage.models import Run, SweepRow
 from storage.runs.changes import finish_run, start_run
 from storage.runs.claims import ClaimedRun, RunClaimer
 from storage.runs.control import send_command
@@ -21,15 +19,18 @@ from storage.runs.sweeps import (
     PlannedRun,
     Progress,
     Sweep,
-    attach_scheduler,
-    detach_scheduler,
+    claim_search,
+    clear_worker_heartbeat,
     get_sweep,
     list_sweeps,
     match_imported,
+    release_search,
     requeue,
     save_sweep,
     stop_sweep,
     sweep_runs,
+    write_search_heartbeat,
+    write_worker_heartbeat,
 )
 from tests.errors import raises
 from tests.storage.records import CONFIG
@@ -95,23 +96,36 @@ def test_an_imported_run_takes_the_place_of_one_planned_run_by_the_settings_in_w
     assert match_imported(planned, [run(0.6, status="stopped"), run(0.3, token="b"), run(0.9)]) == set()
 
 
-@pytest.mark.parametrize(
-    ("plan", "status", "scheduler", "running", "attended"),
-    [
-        ({}, "active", False, 0, False),
-        ({}, "active", True, 0, True),
-        ({}, "active", False, 1, True),
-        ({"for_workers": True}, "active", False, 0, True),
-        ({"for_workers": True}, "stopped", False, 1, False),
-        ({"file": {"optuna": {"trials": 9}}}, "active", False, 1, False),
-    ],
-)
-def test_queued_runs_are_attended_by_a_scheduler_or_by_workers(
-    plan: dict[str, Any], status: Any, scheduler: bool, running: int, attended: bool
-) -> None:
-    runs = tuple(Progress(f"r{i}", "running", 0, 10) for i in range(running))
-    sweep = Sweep("s", "s", status, datetime.now(UTC), 1, scheduler, plan, runs)
-    assert sweep.has_worker is attended
+def test_a_worker_is_known_by_its_heartbeat(db: Database) -> None:
+    save(db, 1)
+    assert not get_sweep(db, SWEEP).has_worker
+    write_worker_heartbeat(db)
+    assert get_sweep(db, SWEEP).has_worker, "a worker of all sweeps is one of each sweep with open runs"
+    with db.transaction() as connection:
+        connection.execute(update(SweepRow).values(heartbeat_at=datetime.now(UTC) - timedelta(minutes=1)))
+    assert not get_sweep(db, SWEEP).has_worker
+    write_worker_heartbeat(db, SWEEP)
+    assert get_sweep(db, SWEEP).has_worker
+    clear_worker_heartbeat(db, SWEEP)
+    assert not get_sweep(db, SWEEP).has_worker
+
+
+def test_one_process_at_a_time_owns_a_search(db: Database) -> None:
+    save_sweep(db, SWEEP, name="s", plan={"file": {"optuna": {"trials": 9}}}, runs=[], versions={}, jobs=1)
+    write_worker_heartbeat(db, SWEEP)
+    assert not get_sweep(db, SWEEP).has_worker, "a worker queues no trials"
+    assert claim_search(db, SWEEP, "first")
+    assert get_sweep(db, SWEEP).has_worker
+    assert not claim_search(db, SWEEP, "second")
+    with db.transaction() as connection:
+        connection.execute(update(SweepRow).values(heartbeat_at=datetime.now(UTC) - timedelta(minutes=1)))
+    write_worker_heartbeat(db, SWEEP)
+    assert claim_search(db, SWEEP, "second"), "a worker's heartbeat is not that of the owner"
+    assert not write_search_heartbeat(db, SWEEP, "first")
+    release_search(db, SWEEP, "first")
+    assert write_search_heartbeat(db, SWEEP, "second")
+    release_search(db, SWEEP, "second")
+    assert not get_sweep(db, SWEEP).has_worker
 
 
 def test_runs_are_claimed_in_the_order_of_the_plan_and_no_more_than_fit(db: Database, claimer: RunClaimer) -> None:
@@ -122,7 +136,7 @@ def test_runs_are_claimed_in_the_order_of_the_plan_and_no_more_than_fit(db: Data
     assert not any(claim.resume for claim in claims if claim)
 
 
-def test_of_many_schedulers_each_run_has_one(url: str) -> None:
+def test_of_many_workers_of_a_sweep_each_run_has_one(url: str) -> None:
     db = open_database(url)
     save(db, 12)
     claimed: list[str] = []
@@ -196,20 +210,18 @@ def test_stopped_and_failed_runs_queue_again_and_resume(db: Database, claimer: R
 
 def test_progress_names_the_state_and_what_is_left(db: Database, claimer: RunClaimer) -> None:
     save(db, 2)
-    assert get_sweep(db, SWEEP[:4]).state == "lost"
-    attach_scheduler(db, SWEEP, os.getpid(), jobs=2)
+    assert get_sweep(db, SWEEP[:4]).state == "waiting"
+    write_worker_heartbeat(db, SWEEP)
     sweep = list_sweeps(db)[0]
-    assert (sweep.state, sweep.progress, sweep.seconds_left(), sweep.has_scheduler) == ("running", 0.0, None, True)
-    detach_scheduler(db, SWEEP, 2**22 + 1)
-    assert get_sweep(db, SWEEP).has_scheduler
+    assert (sweep.state, sweep.progress, sweep.seconds_left(), sweep.has_worker) == ("running", 0.0, None, True)
     for _ in range(2):
         claim = claimer.claim_in_sweep(SWEEP, jobs=2)
         assert claim is not None
         train(db, claim)
         finish_run(db, claim.run_id, "finished", token=claim.token)
-    detach_scheduler(db, SWEEP, os.getpid())
+    clear_worker_heartbeat(db, SWEEP)
     sweep = get_sweep(db, SWEEP)
-    assert (sweep.state, sweep.progress, sweep.seconds_left(), sweep.has_scheduler) == ("finished", 1.0, 0.0, False)
+    assert (sweep.state, sweep.progress, sweep.seconds_left(), sweep.has_worker) == ("finished", 1.0, 0.0, False)
 
 
 def test_an_unknown_sweep_is_one_sentence(db: Database, claimer: RunClaimer) -> None:

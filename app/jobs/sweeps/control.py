@@ -20,13 +20,13 @@ from storage.runs.control import stop_run
 from storage.runs.rows import RunRow, shown_status
 from storage.runs.sweeps import (
     Sweep,
-    attach_scheduler,
     get_sweep,
     list_sweeps,
     match_imported,
     requeue,
     save_sweep,
     stop_sweep,
+    write_worker_heartbeat,
 )
 
 
@@ -63,7 +63,6 @@ def create_sweep(
     *,
     jobs: int,
     remote: bool = False,
-    for_workers: bool = False,
     seeds: Collection[int] | None = None,
 ) -> int:
     """Queue the runs of a plan that are not in the database yet; continue the sweep if it is stopped.
@@ -73,7 +72,6 @@ def create_sweep(
         plan: The runs.
         jobs: Number of trainers at once.
         remote: Other machines train the runs, so that this machine is not checked.
-        for_workers: `emtc worker` trains the runs, without a scheduler.
         seeds: Queue only runs with these seeds; None queues all.
 
     Returns:
@@ -88,7 +86,7 @@ def create_sweep(
         db,
         plan.id,
         name=plan.file.name,
-        plan=plan.to_json() | ({"for_workers": True} if for_workers else {}),
+        plan=plan.to_json(),
         runs=plan.to_rows(seeds),
         versions=library_versions(),
         jobs=jobs,
@@ -96,8 +94,8 @@ def create_sweep(
     return queued + (requeue(db, plan.id, ("stopped",), without=list_reported_runs(db, plan.id)) if was_stopped else 0)
 
 
-def start_scheduler(db: Database, sweep_id: str, *, jobs: int, options: Sequence[str] = ()) -> None:
-    """Start a scheduler as a background process, which ends when no run of the sweep is left.
+def start_in_background(db: Database, sweep_id: str, *, jobs: int, options: Sequence[str] = ()) -> None:
+    """Start `emtc sweep ID` as a background process, which ends when all runs of the sweep have ended.
 
     Args:
         db: An open database.
@@ -105,13 +103,12 @@ def start_scheduler(db: Database, sweep_id: str, *, jobs: int, options: Sequence
         jobs: Number of runs at once.
         options: Command-line options for another engine than the local one.
     """
-    arguments = ["app.cli.main", "sweep-worker", sweep_id, "--jobs", str(jobs), *options]
-    process = spawn(arguments, scheduler_log(db, sweep_id), db=db)
-    attach_scheduler(db, sweep_id, process.pid, jobs=jobs)
+    spawn(["app.cli.main", "sweep", sweep_id, "--jobs", str(jobs), *options], background_log(db, sweep_id), db=db)
+    write_worker_heartbeat(db, sweep_id)  # its first one comes after its imports
 
 
-def scheduler_log(db: Database, sweep_id: str) -> Path:
-    """Return the path of the log of a sweep's background scheduler."""
+def background_log(db: Database, sweep_id: str) -> Path:
+    """Return the path of the log of a sweep in the background."""
     return sweep_folder(db, sweep_id) / LOG_NAME
 
 
@@ -142,8 +139,8 @@ def retry(db: Database, sweep_id: str) -> int:
 def continue_sweep(db: Database, sweep: Sweep) -> int:
     """Continue a sweep: queue its planned runs that are not finished and not being trained, and start them.
 
-    Stopped and failed runs resume from their checkpoints; deleted runs are created again. A scheduler is started on
-    this machine, unless a scheduler or a worker is already running.
+    Stopped and failed runs resume from their checkpoints; deleted runs are created again. They are trained on this
+    machine, unless a worker of the sweep exists.
 
     Returns:
         Number of queued runs.
@@ -151,12 +148,10 @@ def continue_sweep(db: Database, sweep: Sweep) -> int:
     Raises:
         ConfigError: If this version of the program would make another plan from the sweep's file.
     """
-    plan = remake_plan(sweep)
-    elsewhere = sweep.has_worker and not sweep.has_scheduler  # workers train the runs
-    create_sweep(db, plan, jobs=sweep.jobs, remote=elsewhere, for_workers=sweep.is_for_workers)
+    create_sweep(db, remake_plan(sweep), jobs=sweep.jobs, remote=sweep.has_worker)
     retry(db, sweep.id)
     if not sweep.has_worker:
-        start_scheduler(db, sweep.id, jobs=sweep.jobs)
+        start_in_background(db, sweep.id, jobs=sweep.jobs)
     return get_sweep(db, sweep.id).counts["queued"]
 
 
@@ -166,7 +161,7 @@ class OpenRuns:
 
     queued: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    """Deleted, stopped and failed runs, and lost runs that no scheduler or worker will claim."""
+    """Deleted, stopped and failed runs, and lost runs that no worker will claim."""
 
 
 def find_imported(sweep: Sweep, runs: Sequence[RunRow]) -> frozenset[str]:
@@ -188,7 +183,7 @@ def find_open_runs(sweep: Sweep, runs: Sequence[RunRow], imported: Set[str]) -> 
         imported: Keys of the planned runs with an imported result (`find_imported`).
     """
     runs_by_key = {run.launch_token: run for run in runs}
-    is_searching = sweep.trials > 0 and sweep.has_scheduler  # a search queues its trials one by one
+    is_searching = sweep.trials > 0 and sweep.has_worker  # a search queues its trials one by one
     queued, missing = list[str](), list[str]()
     for planned in sweep.plan.get("runs", ()):
         run = runs_by_key.get(str(planned["key"]))

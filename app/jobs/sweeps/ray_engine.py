@@ -1,8 +1,7 @@
 """The Ray engine: a Ray task on each node of a cluster runs an `emtc worker` for one sweep.
 
 The database decides which worker trains which run, as for every worker. So a task, a node or the driver may end at any
-moment: a run whose trainer ended with it is claimed again and resumes from its checkpoint. The checks before the start
-take seconds and give one message. Ray itself waits minutes for a missing cluster and prints many lines.
+moment: a run whose trainer ended with it is claimed again and resumes from its checkpoint.
 """
 
 import math
@@ -12,25 +11,23 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from app.jobs.sweeps.ray_place import WorkerExit, list_passed_variables, run_worker
-from app.jobs.sweeps.scheduler import attach_this_process, poll_sweep
-from app.jobs.sweeps.worker import NOTHING, handle_leave_signals
+from app.jobs.sweeps.worker import NOTHING, POLL_S, LeaveRequest
 from emtc_core.config.run import RunConfig
-from emtc_core.errors import ClusterError, ConfigError
+from emtc_core.errors import ClusterError, ConfigError, StorageError
 from emtc_core.install import get_install_command
 from storage.engine import Database
+from storage.retry import retry_transient
 from storage.runs.claims import RunClaimer
-from storage.runs.sweeps import Sweep, get_sweep
+from storage.runs.sweeps import Sweep, get_sweep, write_worker_heartbeat
 
 MAX_FAILURES = 6
 _ANSWER_TIMEOUT_S = 5.0
-_SETTINGS_FRAME = b"\x04"
-_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + _SETTINGS_FRAME + bytes(5)
 _OBJECT_STORE_BYTES = 100 * 2**20
 """Ray's minimum is 75 MiB. Tasks return only a few lines of text."""
 _CLIENT = "ray://"
@@ -151,6 +148,7 @@ def run_sweep_on_ray(
     sweep_id: str,
     *,
     jobs: int,
+    leave: LeaveRequest,
     announce: Callable[[str], None],
     on_progress: Callable[[Sweep], None] = lambda sweep: None,
 ) -> Sweep:
@@ -162,28 +160,35 @@ def run_sweep_on_ray(
         db: An open database, which every node reaches by the same URL.
         sweep_id: The sweep.
         jobs: Number of runs at once.
+        leave: Ends the loop when it is set. The workers give their runs back then.
         announce: Called with messages for the user.
         on_progress: Called with the sweep after each poll.
 
     Returns:
-        The sweep at its end.
+        The sweep at the end.
 
     Raises:
         StorageError: If there is no such sweep.
         ClusterError: If MAX_FAILURES tasks fail and no run finishes meanwhile.
-        KeyboardInterrupt: On a signal. The workers have given their runs back then.
+        KeyboardInterrupt: On a second signal.
     """
-    with handle_leave_signals() as leave, attach_this_process(db, sweep_id, jobs):
-        tasks = _TaskPool(ray, cluster, db, sweep_id, jobs=jobs, announce=announce)
-        try:
-            return poll_sweep(db, sweep_id, tasks.update, on_progress=on_progress, leave=leave)
-        except KeyboardInterrupt:
+    tasks = _TaskPool(ray, cluster, db, sweep_id, jobs=jobs, announce=announce)
+    try:
+        while True:
+            with suppress(StorageError):  # a locked database: try again at the next poll
+                write_worker_heartbeat(db, sweep_id)
+                tasks.update()
+            sweep = retry_transient(db, lambda: get_sweep(db, sweep_id))
+            on_progress(sweep)
+            if sweep.has_nothing_to_start or leave.is_requested:
+                return sweep
+            time.sleep(POLL_S)
+    finally:
+        if leave.is_requested:
             announce(
                 "Stopping: each worker writes a checkpoint and gives its run back. A second signal ends this at once."
             )
-            raise
-        finally:
-            tasks.close()
+        tasks.close()
 
 
 class _TaskPool:
@@ -297,10 +302,10 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _check_address(address: str) -> None:
-    """Check that a gRPC server answers, because Ray itself would wait for minutes.
+    """Check that a server answers, because Ray itself would wait for minutes and print many lines.
 
     Raises:
-        ClusterError: If no Ray cluster answers.
+        ClusterError: If none answers.
     """
     if address == "auto":
         return
@@ -308,28 +313,12 @@ def _check_address(address: str) -> None:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ClusterError(f"--address must be HOST:PORT, {_CLIENT}HOST:PORT or auto, got {address!r}.")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_TIMEOUT_S) as connection:
-            is_grpc = _is_grpc(connection)
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_TIMEOUT_S).close()
     except OSError as exc:
         reason = (exc.strerror or str(exc)).lower()
         raise ClusterError(
             f"No Ray cluster answers at {address}: {reason}. Start one there with: ray start --head --port={port}"
         ) from exc
-    if not is_grpc:
-        raise ClusterError(
-            f"The server at {address} is not a Ray cluster. To see the address, run this on its head node: ray status"
-        )
-
-
-def _is_grpc(connection: socket.socket) -> bool:
-    """Start HTTP/2 and check that the server answers with a settings frame. With TLS, only Ray itself can check."""
-    if os.environ.get("RAY_USE_TLS", "0") != "0":
-        return True
-    connection.sendall(_HTTP2_PREFACE)
-    try:
-        return connection.recv(9)[3:4] == _SETTINGS_FRAME
-    except TimeoutError:
-        return False
 
 
 def _describe_connection_error(ray: Any, address: str | None, error: BaseException) -> str:
@@ -343,13 +332,6 @@ def _describe_connection_error(ray: Any, address: str | None, error: BaseExcepti
         install_ray = f"Install its Ray here with: pip install 'ray=={remote[1]}'"
         fix = f"Start emtc with Python {remote[2]}." if remote[1] == ray.__version__ else install_ray
         return f"The cluster at {address} runs Ray {remote[1]} and Python {remote[2]}, this program {local}. {fix}"
-    if "AuthToken" in text or "AuthenticationError" in text:
-        return f"The cluster at {address} needs a token. Set RAY_AUTH_TOKEN, and RAY_AUTH_MODE=token."
-    if "Method not found" in text:
-        return (
-            f"The server at {address} is a part of Ray, but not its head node. To see the address of the head node, "
-            "run there: ray status"
-        )
     first_line = next(iter(text.strip().splitlines()), "no reason given").rstrip(".")
     if address is None:
         return f"A local Ray cluster could not be started: {first_line}. See: ray status"

@@ -1,4 +1,4 @@
-"""A search: Optuna chooses the settings of each trial, trainers train the runs of the trials, and poor runs end early.
+"""A search: Optuna chooses the settings of each trial, and poor runs end early. The worker loop trains the runs.
 
 All state is in the database of the runs and in Optuna's storage. A trial and its run refer to each other by the run's
 key. So a search that was killed at any moment continues without a lost or doubled trial:
@@ -9,10 +9,10 @@ key. So a search that was killed at any moment continues without a lost or doubl
                                            at the end of the search it has failed
 """
 
-import os
+import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from app.analysis.aggregates import Curve
@@ -21,29 +21,46 @@ from app.analysis.quantities import find_quantity
 from app.analysis.series import read_seeds
 from app.jobs.sweeps.control import remake_plan
 from app.jobs.sweeps.plan import Plan, make_trial, trial_key
-from app.jobs.sweeps.scheduler import SweepStarter, attach_this_process, poll_sweep
 from app.jobs.sweeps.study import RUN, import_optuna, make_pruner, make_sampler, open_study, suggest
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
+from storage.retry import retry_transient
+from storage.runs.claims import make_token
 from storage.runs.control import send_command
 from storage.runs.labels import tag_runs
 from storage.runs.rows import PRUNED, RunRow, shown_status
-from storage.runs.sweeps import PlannedRun, Sweep, get_sweep, queue_run, sweep_runs
+from storage.runs.status import HEARTBEAT_S, LOST_AFTER_S
+from storage.runs.sweeps import (
+    PlannedRun,
+    claim_search,
+    get_sweep,
+    queue_run,
+    release_search,
+    sweep_runs,
+    write_search_heartbeat,
+)
 
 _ACTIVE = ("queued", "starting", "running", "paused", "stopping", "lost")
 
 
-class _Search:
-    """One Optuna study and the runs of its trials."""
+class Search:
+    """One Optuna study and the runs of its trials. This process owns the search by a token."""
 
-    def __init__(self, db: Database, plan: Plan) -> None:
+    def __init__(self, db: Database, plan: Plan, *, jobs: int, token: str) -> None:
         """Open the study of a plan.
+
+        Args:
+            db: An open database.
+            plan: Plan of the search.
+            jobs: Number of trials at once.
+            token: Token by which this process owns the search.
 
         Raises:
             ConfigError: If Optuna is missing or no storage is set for its study.
         """
         assert plan.file.optuna is not None
         self._db, self._plan, self._options = db, plan, plan.file.optuna
+        self._jobs, self._token = jobs, token
         self._quantity = find_quantity(self._options.metric)
         config = plan.runs[0].config
         is_evaluation = self._quantity.is_evaluation or self._options.metric.startswith("eval/")
@@ -54,18 +71,32 @@ class _Search:
         self._study = open_study(db, plan.id, self._options)
         self._study.pruner = make_pruner(self._options, interval=self._interval, steps=config.train.t_max)
 
-    def update(self, jobs: int, *, is_last: bool = False) -> None:
-        """Report ended runs to Optuna, prune poor runs, and ask for as many trials as there are free slots.
-
-        Args:
-            jobs: Number of trials at once.
-            is_last: The search has ended. The trial of a stopped run has failed then.
+    def update(self) -> None:
+        """Report ended runs to Optuna, prune poor runs, and queue as many trials as there are free slots.
 
         Raises:
+            RunStateError: If another process has taken over the search.
             StorageError: If one of the two databases does not answer at the moment.
         """
+        if not write_search_heartbeat(self._db, self._plan.id, self._token):
+            raise _make_owner_error(self._plan.id)
+        if get_sweep(self._db, self._plan.id).status == "active":
+            self._report_and_queue(self._jobs)
+
+    def finish(self) -> None:
+        """Report the runs that ended last. The stopped runs of a stopped search stay open, because it can continue.
+
+        Raises:
+            StorageError: If one of the two databases does not answer.
+        """
+        is_last = get_sweep(self._db, self._plan.id).status == "active"
+        self._report_and_queue(0, is_last=is_last)
+
+    def _report_and_queue(self, jobs: int, *, is_last: bool = False) -> None:
         try:
-            self._update(jobs, is_last)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Optuna warns about experimental features
+                self._update(jobs, is_last)
         except import_optuna().exceptions.StorageInternalError as error:
             raise StorageError(f"Optuna's storage does not answer: {error}") from error
 
@@ -159,45 +190,36 @@ class _Search:
                 send_command(self._db, row.id, "stop")
 
 
-def run_search(
-    db: Database,
-    sweep_id: str,
-    *,
-    jobs: int,
-    trains: bool = True,
-    on_progress: Callable[[Sweep], None] = lambda sweep: None,
-) -> Sweep:
-    """Search until every trial has ended or the sweep is stopped.
+@contextmanager
+def open_search(db: Database, sweep_id: str, *, jobs: int) -> Generator[Search]:
+    """Claim a search for this process, and release it at the end.
 
     Args:
         db: An open database.
         sweep_id: The sweep.
         jobs: Number of trials at once.
-        trains: Start trainers on this machine; otherwise `emtc worker` trains the runs, on any machine.
-        on_progress: Called with the sweep after each poll.
-
-    Returns:
-        The sweep at its end.
 
     Raises:
-        RunStateError: If another process on this machine runs the search.
+        RunStateError: If another process owns the search.
         ConfigError: If Optuna is missing.
     """
-    if get_sweep(db, sweep_id).scheduler_here not in (None, os.getpid()):
-        raise RunStateError(
-            f"Another process already runs the search of sweep {sweep_id}. See its progress with: emtc sweep --list"
-        )
-    search, starter = _Search(db, remake_plan(get_sweep(db, sweep_id))), SweepStarter(db, sweep_id, jobs=jobs)
-    with attach_this_process(db, sweep_id, jobs), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Optuna warns about experimental features
+    plan, token = remake_plan(get_sweep(db, sweep_id)), make_token()
+    ends_at = time.monotonic() + LOST_AFTER_S + HEARTBEAT_S  # the last owner may have been killed just now
+    while not retry_transient(db, lambda: claim_search(db, sweep_id, token)):
+        if time.monotonic() > ends_at:
+            raise _make_owner_error(sweep_id)
+        time.sleep(HEARTBEAT_S / 4)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            search = Search(db, plan, jobs=jobs, token=token)
+        yield search
+    finally:
+        with suppress(StorageError):
+            release_search(db, sweep_id, token)
 
-        def fill() -> None:
-            if get_sweep(db, sweep_id).status == "active":
-                search.update(jobs)
-            if trains:
-                starter.fill()
 
-        ended = poll_sweep(db, sweep_id, fill, on_progress=on_progress)
-        # report the runs that ended last; a stopped search can be continued, so its stopped runs stay open
-        search.update(0, is_last=ended.status == "active")
-    return ended
+def _make_owner_error(sweep_id: str) -> RunStateError:
+    return RunStateError(
+        f"Another process already runs the search of sweep {sweep_id}. See its progress with: emtc sweep --list"
+    )

@@ -1,13 +1,14 @@
-"""Worker: claims queued and lost runs of a database, from any sweep, and trains several of them at the same time.
+"""The worker loop: claims queued and lost runs of a database and trains several of them at the same time.
+
+This is the only loop that starts trainers. `emtc worker` runs it for all runs of a database, `emtc sweep` and a Ray
+task for the runs of one sweep, and a search queues its next trials in it.
 
 All state is in the database, so a worker can be killed at any moment and replaced by another, on any machine. On a
-signal, its trainers write checkpoints and its runs go back to the queue. The scheduler of one sweep also uses
-`TrainerStarter`.
+signal, its trainers write checkpoints and its runs go back to the queue. The trainers of a killed worker do the same.
 """
 
-import signal
+import math
 import socket
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
@@ -18,9 +19,9 @@ from types import FrameType
 from typing import Any
 
 from app.analysis.provenance import library_versions
-from app.jobs.launch import check_startable, start_trainer
-from app.jobs.resume import CheckpointStatus, examine_checkpoints
-from app.jobs.signals import handle_signals
+from app.jobs.launch import StartedTrainer, check_startable, claim_and_start
+from app.jobs.resume import examine_checkpoints
+from app.jobs.signals import LEAVE_SIGNAL, STOP_SIGNALS, handle_signals
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, RunStateError, StorageError
 from storage.engine import Database
@@ -28,63 +29,16 @@ from storage.retry import is_transient, retry_transient
 from storage.runs.changes import finish_run, start_again
 from storage.runs.claims import NO_LIMIT, ClaimedRun, RunClaimer, return_to_queue
 from storage.runs.rows import find_run
+from storage.runs.status import HEARTBEAT_S
+from storage.runs.sweeps import ENDED, Sweep, clear_worker_heartbeat, get_sweep, write_worker_heartbeat
 
-MAX_STARTS = 3
+MAX_RESTARTS = 3
+"""A trainer that ends without a message is started again so many times, as long as it writes no new checkpoint."""
 POLL_S = 0.5
 IDLE_POLL_S = 3.0
 REMIND_S = 600.0
 NOTHING = "No run waited for this worker."
 """Summary of a worker without runs. The Ray engine compares a worker's last line with it."""
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-
-
-class TrainerStarter:
-    """Starts trainers of claimed runs, each run at most MAX_STARTS times."""
-
-    def __init__(self, db: Database) -> None:
-        """Start runs of this database."""
-        self._db = db
-        self._n_starts: Counter[str] = Counter()
-
-    def start(self, claim: ClaimedRun, *, requeue_on_signal: bool = False) -> subprocess.Popen[bytes] | None:
-        """Start the trainer of a claimed run, from its checkpoint if it has one, or mark the run as failed.
-
-        Args:
-            claim: The claimed run.
-            requeue_on_signal: A signal to the trainer returns the run to the queue.
-
-        Returns:
-            The process of the trainer, or None if it was not started.
-
-        Raises:
-            StorageError: If the process cannot be started. The run is marked failed then.
-        """
-        self._n_starts[claim.run_id] += 1
-        if self._n_starts[claim.run_id] > MAX_STARTS:
-            message = f"Its trainer ended {MAX_STARTS} times without an error message. See the log."
-            finish_run(self._db, claim.run_id, "failed", error=message, token=claim.token)
-            return None
-        status = retry_transient(self._db, lambda: self._examine(claim)) if claim.resume else None
-        if status and status.refusal:  # a start from step 0 would ignore the checkpoints there
-            message = f"It cannot resume on this machine. {status.refusal}"
-            finish_run(self._db, claim.run_id, "failed", error=message, token=claim.token)
-            return None
-        if status and not status.can_resume:
-            self._n_starts[self._replace(claim, status.reason)] = self._n_starts[claim.run_id]
-            return None
-        return start_trainer(
-            self._db, claim.run_id, token=claim.token, resume=claim.resume, requeue_on_signal=requeue_on_signal
-        )
-
-    def _examine(self, claim: ClaimedRun) -> CheckpointStatus:
-        return examine_checkpoints(self._db, find_run(self._db, claim.run_id))
-
-    def _replace(self, claim: ClaimedRun, why_not: str) -> str:
-        """Mark a run as failed and create a run from step 0 that replaces it in the sweep; return the new id."""
-        place = "has its place in the sweep" if find_run(self._db, claim.run_id).sweep_id else "takes its place"
-        message = f"Its trainer ended and no checkpoint can be used: {why_not} A new run {place}."
-        finish_run(self._db, claim.run_id, "failed", error=message, token=claim.token)
-        return start_again(self._db, claim.run_id, versions=library_versions())
 
 
 class EligibilityCheck:
@@ -177,7 +131,7 @@ class LeaveRequest:
 def handle_leave_signals() -> Generator[LeaveRequest]:
     """Handle SIGTERM, SIGINT and SIGUSR1, and restore the previous handlers at the end."""
     leave = LeaveRequest()
-    with handle_signals(_SIGNALS, leave.on_signal):
+    with handle_signals(STOP_SIGNALS, leave.on_signal):
         yield leave
 
 
@@ -193,24 +147,33 @@ class WorkerLoop:
         announce: Callable[[str], None],
         sweep_id: str | None = None,
         at_most: int = NO_LIMIT,
+        update_search: Callable[[], None] | None = None,
+        on_progress: Callable[[Sweep], None] = lambda sweep: None,
+        lowers_priority: bool = False,
     ) -> None:
         """Prepare the loop.
 
         Args:
             db: An open database.
-            jobs: Number of runs to train at the same time.
+            jobs: Number of runs to train at the same time. 0: other workers train the runs of a search.
             leave: Ends the loop when it is set.
             announce: Called with messages for the user.
             sweep_id: Train only runs of this sweep; None: of any sweep, or without one.
             at_most: Wait while this number of runs of the sweep are in training, over all workers.
+            update_search: Called at each poll. Queues the next trials of a search.
+            on_progress: Called with the sweep at each poll of `run_sweep`.
+            lowers_priority: The app and the browser run before the trainers.
         """
         self._db, self._jobs, self._leave, self._announce = db, jobs, leave, announce
         self._sweep_id, self._at_most = sweep_id, at_most
-        self._claimer = RunClaimer(db)
-        self._starter, self._eligibility = TrainerStarter(db), EligibilityCheck(db)
-        self._trainers: dict[str, tuple[ClaimedRun, subprocess.Popen[bytes]]] = {}
+        self._update_search, self._on_progress, self._lowers_priority = update_search, on_progress, lowers_priority
+        self._claimer, self._eligibility = RunClaimer(db), EligibilityCheck(db)
+        self._trainers: dict[str, StartedTrainer] = {}
         self._rejected_ids: set[str] = set()
+        self._ends_without_message: dict[str, tuple[int, int]] = {}
+        """Id → env step of the newest checkpoint, and number of ends without a message since then."""
         self._last_error: str | None = None
+        self._heartbeat_at = self._reminded_at = -math.inf
         self.done: list[EndedRun] = []
 
     def run(self, *, once: bool) -> list[EndedRun]:
@@ -222,81 +185,182 @@ class WorkerLoop:
         Raises:
             KeyboardInterrupt: On a second signal. The trainers are killed then.
         """
-        reminded_at = -REMIND_S
+
+        def must_end(is_queue_empty: bool) -> bool:
+            if not is_queue_empty or self._trainers:
+                return False
+            if once and not self._claimer.has_pending_lost_run:
+                return True
+            if time.monotonic() - self._reminded_at >= REMIND_S:
+                self._announce(f"No run waits. Looking again every {IDLE_POLL_S:.0f} s.")
+                self._reminded_at = time.monotonic()
+            return False
+
+        self._run_until(must_end)
+        return self.done
+
+    def run_sweep(self, sweep_id: str) -> Sweep:
+        """Train the runs of the loop's sweep until all have ended, on this or another machine, or a signal arrives.
+
+        Returns:
+            The sweep at the end.
+
+        Raises:
+            RunStateError: If another process has taken over the search.
+            StorageError: If the database does not answer for a long time.
+            KeyboardInterrupt: On a second signal. The trainers are killed then.
+        """
+
+        def read() -> Sweep:
+            return retry_transient(self._db, lambda: get_sweep(self._db, sweep_id))
+
+        def must_end(is_queue_empty: bool) -> bool:
+            sweep = read()
+            self._on_progress(sweep)
+            left = [run for run in sweep.runs if run.status not in ENDED and run.run_id not in self._rejected_ids]
+            only_rejected = bool(self._rejected_ids) and not left and len(sweep.runs) >= sweep.trials
+            return not self._trainers and (sweep.has_nothing_to_start or only_rejected)
+
+        self._run_until(must_end)
+        return read()
+
+    def _run_until(self, must_end: Callable[[bool], bool]) -> None:
+        """Poll until a signal arrives or `must_end` returns True. Its argument is whether no run is left to claim."""
         try:
             while not self._leave.is_requested:
-                is_queue_empty = self._claim_runs()
+                self._write_heartbeat()
                 self._collect_ended()
-                if is_queue_empty and not self._trainers:
-                    if once and not self._claimer.has_pending_lost_run:
-                        return self.done
-                    if time.monotonic() - reminded_at >= REMIND_S:
-                        self._announce(f"No run waits. Looking again every {IDLE_POLL_S:.0f} s.")
-                        reminded_at = time.monotonic()
+                self._queue_trials()
+                is_queue_empty = self._claim_runs()
+                if must_end(is_queue_empty):
+                    break
                 time.sleep(POLL_S if self._trainers or not is_queue_empty else IDLE_POLL_S)
             self._stop_trainers()
         except KeyboardInterrupt:
-            for _, process in self._trainers.values():
-                process.kill()
+            for trainer in self._trainers.values():
+                trainer.process.kill()
             raise
-        return self.done
+        finally:
+            if self._sweep_id is not None:
+                with suppress(StorageError):
+                    clear_worker_heartbeat(self._db, self._sweep_id)
+
+    def _write_heartbeat(self) -> None:
+        if time.monotonic() - self._heartbeat_at < HEARTBEAT_S:
+            return
+        try:
+            write_worker_heartbeat(self._db, self._sweep_id)
+            self._heartbeat_at = time.monotonic()
+        except StorageError as error:
+            self._report_error(str(error))
+
+    def _queue_trials(self) -> None:
+        """Queue the next trials of a search.
+
+        Raises:
+            RunStateError: If another process has taken over the search.
+        """
+        if self._update_search is None:
+            return
+        try:
+            self._update_search()
+        except RunStateError:
+            raise
+        except StorageError as error:  # one of the two databases does not answer: try again at the next poll
+            self._report_error(str(error))
 
     def _claim_runs(self) -> bool:
         """Claim and start runs while there are free slots; return True if no run is left to claim."""
         try:
             self._claimer.check_database()
             while len(self._trainers) < self._jobs and not self._leave.is_requested:
-                claim = self._claim_run()
-                if claim is None:
+                trainer = claim_and_start(
+                    self._db, self._claim_run, for_worker=True, lowers_priority=self._lowers_priority
+                )
+                if trainer is None:
                     return True
-                self._start(claim)
+                self._trainers[trainer.run_id] = trainer
+                row = find_run(self._db, trainer.run_id)
+                verb = "resumes" if trainer.claim.resume else "starts"
+                self._announce(f"Run {trainer.run_id} {verb}: {row.name}.")
             self._last_error = None
         except StorageError as error:  # a locked database or an unreachable server: try again at the next poll
             self._report_error(str(error))
         return False
 
     def _claim_run(self) -> ClaimedRun | None:
+        """Claim the next run that this machine can train. Others are left to other machines or marked as failed."""
+        while (claim := self._claim_next()) is not None:
+            if message := self._eligibility.reject(claim):
+                self._rejected_ids.add(claim.run_id)
+                self._announce(message)
+            elif self._has_start(claim):
+                return claim
+            else:
+                self._report_end(claim)
+        return None
+
+    def _claim_next(self) -> ClaimedRun | None:
         if self._sweep_id is None:
             return self._claimer.claim_next(excluded_ids=self._rejected_ids)
         return self._claimer.claim_in_sweep(self._sweep_id, jobs=self._at_most, excluded_ids=self._rejected_ids)
 
-    def _start(self, claim: ClaimedRun) -> None:
-        if message := self._eligibility.reject(claim):
-            self._rejected_ids.add(claim.run_id)
-            self._announce(message)
-            return
-        process = self._starter.start(claim, requeue_on_signal=True)
-        if process is None:
-            self._report_end(claim)
-            return
-        self._trainers[claim.run_id] = (claim, process)
-        row = find_run(self._db, claim.run_id)
-        self._announce(f"Run {claim.run_id} {'resumes' if claim.resume else 'starts'}: {row.name}.")
+    def _has_start(self, claim: ClaimedRun) -> bool:
+        """Return whether a claimed run can start or resume. Otherwise a new run from step 0 replaces it."""
+        if not claim.resume:
+            return True
+        row = retry_transient(self._db, lambda: find_run(self._db, claim.run_id))
+        status = retry_transient(self._db, lambda: examine_checkpoints(self._db, row))
+        if status.can_resume:
+            return True
+        place = "has its place in the sweep" if row.sweep_id else "takes its place"
+        message = f"Its trainer ended and no checkpoint can be used: {status.reason} A new run {place}."
+        finish_run(self._db, claim.run_id, "failed", error=message, token=claim.token)
+        start_again(self._db, claim.run_id, versions=library_versions())
+        return False
 
     def _collect_ended(self) -> None:
         """Report the trainers that have ended, and return runs to the queue whose trainer did not record its end."""
-        for claim, process in list(self._trainers.values()):
-            if process.poll() is None:
+        for trainer in list(self._trainers.values()):
+            if trainer.process.poll() is None:
                 continue
             try:
-                with suppress(RunStateError):  # the trainer has recorded its end
-                    give_back = partial(return_to_queue, self._db, claim.run_id, token=claim.token, is_launcher=True)
-                    retry_transient(self._db, give_back)
+                retry_transient(self._db, partial(self._give_back, trainer.claim))
             except StorageError as error:  # a long outage or a deleted run must not end the worker
                 self._report_error(str(error))
                 if is_transient(self._db, error):
                     continue
-            del self._trainers[claim.run_id]
-            self._report_end(claim)
+            del self._trainers[trainer.run_id]
+            self._report_end(trainer.claim)
+
+    def _give_back(self, claim: ClaimedRun) -> None:
+        """Return a run to the queue whose trainer has ended without a message, or mark it as failed.
+
+        Raises:
+            StorageError: If the database does not answer, or the run is deleted.
+        """
+        row = find_run(self._db, claim.run_id)
+        if row.owner_token != claim.token:  # the trainer has recorded its end
+            return
+        usable = examine_checkpoints(self._db, row).usable
+        env_step = usable.env_step if usable else 0
+        last_env_step, n_ends = self._ends_without_message.get(row.id, (env_step, 0))
+        n_ends = n_ends + 1 if env_step == last_env_step else 1
+        if n_ends > MAX_RESTARTS and not self._leave.is_requested:
+            message = f"Its trainer ended {n_ends} times without a message or a new checkpoint. See the log of the run."
+            finish_run(self._db, row.id, "failed", error=message, token=claim.token)
+        else:
+            return_to_queue(self._db, row.id, token=claim.token, is_launcher=True)
+        self._ends_without_message[row.id] = (env_step, n_ends)
 
     def _stop_trainers(self) -> None:
-        """Send SIGTERM to all trainers and wait. Each writes a checkpoint and gives its run back."""
+        """Send a signal to all trainers and wait. Each writes a checkpoint and gives its run back."""
         if self._trainers:
             n = len(self._trainers)
             self._announce(f"Stopping: {n} trainer(s) write a checkpoint. A second signal ends them at once.")
-        for _, process in self._trainers.values():
-            process.terminate()
-        while any(process.poll() is None for _, process in self._trainers.values()):
+        for trainer in self._trainers.values():
+            trainer.process.send_signal(LEAVE_SIGNAL)
+        while any(trainer.process.poll() is None for trainer in self._trainers.values()):
             time.sleep(POLL_S / 5)
         self._collect_ended()
 

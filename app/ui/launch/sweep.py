@@ -8,7 +8,7 @@ import streamlit as st
 from app.analysis.format import escape_markdown, format_count, format_duration, format_run_count, format_size
 from app.analysis.settings import name_algo
 from app.jobs.launch_request import ALGO, ALSO, Request
-from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, estimate_cost, start_scheduler
+from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, estimate_cost, start_in_background
 from app.jobs.sweeps.plan import Plan, plan_algorithms
 from app.ui import data, messages
 from app.ui.launch import address
@@ -58,10 +58,10 @@ def make_button_label(plan: Plan) -> str:
 
 
 def start(plan: Plan) -> None:
-    """Queue the runs, start their scheduler, and open the sweep."""
+    """Queue the runs, start them in the background, and open the sweep."""
     try:
         create_sweep(data.database(), plan, jobs=default_jobs())
-        start_scheduler(data.database(), plan.id, jobs=default_jobs())
+        start_in_background(data.database(), plan.id, jobs=default_jobs())
     except EmtcError as exc:
         messages.error(exc)
         return

@@ -1,6 +1,6 @@
 """One sweep: its progress, its best run, the runs that must still train, and the table of its runs.
 
-A run is queued if it waits for a scheduler or a worker. A run is missing if it was never created, or if it stopped,
+A run is queued if it waits for a worker. A run is missing if it was never created, or if it stopped,
 failed or was lost before its end.
 """
 
@@ -116,10 +116,8 @@ def _show_progress(sweep: Sweep) -> None:
     seconds = sweep.seconds_left()
     time_left = "" if sweep.is_over or seconds is None else f" · time left {format_duration(seconds)}"
     with st.container(horizontal=True, vertical_alignment="center"):
-        # Without a scheduler the state is "lost", but a worker or a new scheduler can still train the runs.
-        label = "waiting" if sweep.state == "lost" else sweep.state
-        st.badge(label, icon=STATUS_ICON[sweep.state], color=STATUS_COLOR[sweep.state])  # type: ignore[arg-type]
-        if sweep.state in ("running", "paused", "lost"):
+        st.badge(sweep.state, icon=STATUS_ICON[sweep.state], color=STATUS_COLOR[sweep.state])  # type: ignore[arg-type]
+        if sweep.state in ("running", "paused", "waiting"):
             # Streamlit calls the callback even if the script is rerun before it draws the button.
             st.button(
                 "Stop the sweep", icon=":material/stop:", key="sweep_stop", help="Each trainer saves a checkpoint.",
@@ -158,7 +156,7 @@ def _show_best_run(runs: Sequence[RunRow]) -> None:
 
 
 def _show_runs_to_start(sweep: Sweep, runs: Sequence[RunRow]) -> None:
-    """List the queued and missing runs, with a button that starts the runs that no scheduler or worker will train."""
+    """List the queued and missing runs, with a button that starts the runs that no worker will train."""
     try:
         open_runs = find_open_runs(sweep, runs, data.imported_keys(sweep, runs))
     except ConfigError as exc:
@@ -166,8 +164,7 @@ def _show_runs_to_start(sweep: Sweep, runs: Sequence[RunRow]) -> None:
         return
     missing, queued, planned = open_runs.missing, open_runs.queued, len(sweep.plan.get("runs", ()))
     if queued and sweep.has_worker:
-        trained_by = "The scheduler of the sweep" if sweep.has_scheduler else "A worker (emtc worker)"
-        st.caption(escape_markdown(f"{len(queued)} of {planned} runs are queued. {trained_by} starts them."))
+        st.caption(f"{len(queued)} of {planned} runs are queued. A worker starts them.")
     to_launch = missing if sweep.has_worker else missing + queued
     if not to_launch:
         return
@@ -176,8 +173,8 @@ def _show_runs_to_start(sweep: Sweep, runs: Sequence[RunRow]) -> None:
             st.markdown(f"**{len(missing)} of {planned} runs are missing.** {_list_first(missing)}")
         if queued and not sweep.has_worker:
             st.markdown(
-                f"**{len(queued)} of {planned} runs are queued**, and no scheduler or worker is training runs of this "
-                f"sweep. {_list_first(queued)}"
+                f"**{len(queued)} of {planned} runs are queued**, and no worker of this sweep is running. "
+                f"{_list_first(queued)}"
             )
         if not missing:
             kind = "queued"
@@ -186,10 +183,9 @@ def _show_runs_to_start(sweep: Sweep, runs: Sequence[RunRow]) -> None:
         else:  # both
             kind = "remaining"
         label = f"Launch the {len(to_launch)} {kind} runs" if len(to_launch) > 1 else f"Launch the {kind} run"
-        is_for_workers = sweep.has_worker and not sweep.has_scheduler
         help = (
-            "The runs are queued for the workers of this database."
-            if is_for_workers
+            "The runs are queued for the worker of this sweep."
+            if sweep.has_worker
             else "The runs train on this machine. On a cluster, repeat the command emtc sweep with --engine ray."
         )
         if st.button(

@@ -17,13 +17,13 @@ STATE_LABELS: Final = {
     "finished": "✔ finished",
     "stopped": "■ stopped",
     "failed": "✖ some failed",
-    "lost": "⚠ waiting",  # runs are left, and no scheduler starts them; they wait for a worker or a resume
+    "waiting": "⚠ waiting",  # runs are left, and no worker starts them
 }
 
 
 def is_active(sweeps: Sequence[Sweep]) -> bool:
-    """Return whether the page must refresh: a sweep is running or paused, or a worker may claim its queued runs."""
-    return any(sweep.state in ("running", "paused") or (sweep.state == "lost" and sweep.has_worker) for sweep in sweeps)
+    """Return whether the page must refresh: a sweep is running or paused, or a worker may claim its runs later."""
+    return any(sweep.state in ("running", "paused", "waiting") for sweep in sweeps)
 
 
 def show(sweeps: Sequence[Sweep]) -> Sweep:

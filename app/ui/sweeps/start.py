@@ -8,7 +8,7 @@ import streamlit as st
 from app.analysis.format import escape_markdown, format_count, format_duration, format_size
 from app.analysis.settings import name_algo
 from app.jobs.launch import TYPICAL_SPEED
-from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, estimate_cost, start_scheduler
+from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, estimate_cost, start_in_background
 from app.jobs.sweeps.file import list_templates, parse_sweep, read_template
 from app.jobs.sweeps.plan import Plan, make_plan
 from app.ui import data, messages
@@ -121,8 +121,8 @@ def _show_start_button(plan: Plan, jobs: int) -> None:
         return
     try:
         create_sweep(data.database(), plan, jobs=jobs)
-        if existing is None or not existing.has_scheduler:
-            start_scheduler(data.database(), plan.id, jobs=jobs)
+        if existing is None or not existing.has_worker:
+            start_in_background(data.database(), plan.id, jobs=jobs)
     except EmtcError as exc:
         messages.error(exc)
         return
