@@ -1,1 +1,1 @@
-"""Sweeps: `file` describes what varies, `plan` lists the runs, `scheduler`, `worker` and `ray_engine` train them."""
+"""Sweeps: `file` describes what varies, `plan` lists the runs, `search` queues trials, `worker` trains the runs."""

@@ -17,13 +17,14 @@ from importlib import import_module
 from typing import Any
 
 from app.jobs.sweeps.ray_place import WorkerExit, list_passed_variables, run_worker
-from app.jobs.sweeps.worker import NOTHING, POLL_S, LeaveRequest
+from app.jobs.sweeps.worker import NOTHING, LeaveRequest
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ClusterError, ConfigError, StorageError
 from emtc_core.install import get_install_command
 from storage.engine import Database
 from storage.retry import retry_transient
 from storage.runs.claims import RunClaimer
+from storage.runs.status import HEARTBEAT_S
 from storage.runs.sweeps import Sweep, get_sweep, write_worker_heartbeat
 
 MAX_FAILURES = 6
@@ -31,7 +32,8 @@ _ANSWER_TIMEOUT_S = 5.0
 _OBJECT_STORE_BYTES = 100 * 2**20
 """Ray's minimum is 75 MiB. Tasks return only a few lines of text."""
 _CLIENT = "ray://"
-_MAX_PAUSE_S = 60.0
+_RETRY_S = 10.0
+"""Time without a new task after one has failed or found no run."""
 _CANCEL_TIMEOUT_S = 120.0
 
 
@@ -46,8 +48,8 @@ class Cluster:
 
     def as_options(self) -> list[str]:
         """Return the command-line options that select this cluster."""
-        address = ["--address", self.address] if self.address else []
-        return ["--engine", "ray", *address, "--cpus-per-run", str(self.cpus), "--gpus-per-run", str(self.gpus)]
+        resources = ["--cpus-per-run", str(self.cpus), "--gpus-per-run", str(self.gpus)]
+        return ["--engine", "ray", "--address", self.address or "local", *resources]
 
 
 def make_cluster(
@@ -182,7 +184,7 @@ def run_sweep_on_ray(
             on_progress(sweep)
             if sweep.has_nothing_to_start or leave.is_requested:
                 return sweep
-            time.sleep(POLL_S)
+            time.sleep(HEARTBEAT_S)
     finally:
         if leave.is_requested:
             announce(
@@ -210,9 +212,9 @@ class _TaskPool:
         self._claimer = RunClaimer(db)
         self._tasks: list[Any] = []
         self._messages: set[str] = set()
-        self._n_pauses = self._n_failures = 0
-        self._pause_until = 0.0
-        self._n_done_before = 0
+        self._wait_until = 0.0
+        self._n_failures = 0
+        self._progress = 0.0
 
     def update(self) -> None:
         """Read the results of ended tasks, and submit as many tasks as there are runs to claim.
@@ -224,7 +226,7 @@ class _TaskPool:
         self._collect_ended()
         n_free, n_training = self._claimer.count_free_and_active(self._sweep_id)
         n_idle = len(self._tasks) - min(len(self._tasks), n_training)
-        if time.monotonic() < self._pause_until:
+        if time.monotonic() < self._wait_until:
             return
         for _ in range(min(n_free, self._jobs - n_training) - n_idle):
             self._tasks.append(self._task.remote(self._db.url, self._sweep_id, **self._arguments))
@@ -240,46 +242,39 @@ class _TaskPool:
         if not self._tasks:
             return
         ended, self._tasks = self._ray.wait(self._tasks, num_returns=len(self._tasks), timeout=0)
+        failures, has_idle = list[str](), False
         for task in ended:
             try:
-                self._handle_exit(self._ray.get(task))
+                worker: WorkerExit = self._ray.get(task)
             except self._ray.exceptions.RayError as error:  # a task or node has ended, or lacks EMTC Lab
-                self._handle_failure(_describe_task_error(error))
+                failures.append(_describe_task_error(error))
+                continue
+            last = worker.messages[-1] if worker.messages else "it printed no message."
+            if worker.code:
+                failures.append(f"A worker on {worker.host} ended with code {worker.code}: {last}")
+            elif last == NOTHING:
+                has_idle = True
+                for message in worker.messages[:-1]:
+                    self._announce_once(message)
+        for message in failures:
+            self._announce_once(message)
+        now = time.monotonic()
+        if failures and now >= self._wait_until:  # tasks that fail at the same time count once
+            self._count_failure(failures[-1])
+        if failures or has_idle:
+            self._wait_until = now + _RETRY_S
 
-    def _handle_exit(self, worker: WorkerExit) -> None:
-        last = worker.messages[-1] if worker.messages else "it printed no message."
-        if worker.code:
-            self._handle_failure(f"A worker on {worker.host} ended with code {worker.code}: {last}")
-        elif last == NOTHING:
-            for message in worker.messages[:-1]:
-                self._announce_once(message)
-            self._pause()
-        else:
-            self._n_pauses = self._n_failures = 0
-
-    def _handle_failure(self, message: str) -> None:
-        """Report a failed task, and give up after MAX_FAILURES failures without a finished run.
+    def _count_failure(self, message: str) -> None:
+        """Give up after MAX_FAILURES failures without progress of a run.
 
         Raises:
             ClusterError: If it gives up.
         """
-        self._announce_once(message)
-        if not self._pause():
-            return
-        n_done = get_sweep(self._db, self._sweep_id).progress
-        self._n_failures = 1 if n_done > self._n_done_before else self._n_failures + 1
-        self._n_done_before = n_done
+        progress = get_sweep(self._db, self._sweep_id).progress
+        self._n_failures = 1 if progress > self._progress else self._n_failures + 1
+        self._progress = progress
         if self._n_failures >= MAX_FAILURES:
             raise ClusterError(f"Workers failed {MAX_FAILURES} times, and no run made progress. {message}")
-
-    def _pause(self) -> bool:
-        """Submit no task for a while, twice as long as the last time; return False if it is already pausing."""
-        now = time.monotonic()
-        if now < self._pause_until:
-            return False
-        self._pause_until = now + min(_MAX_PAUSE_S, 2.0**self._n_pauses)
-        self._n_pauses += 1
-        return True
 
     def _announce_once(self, message: str) -> None:
         if message not in self._messages:

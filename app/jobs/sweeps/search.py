@@ -61,6 +61,7 @@ class Search:
         assert plan.file.optuna is not None
         self._db, self._plan, self._options = db, plan, plan.file.optuna
         self._jobs, self._token = jobs, token
+        self._heartbeat_at = time.monotonic()  # the claim wrote one
         self._quantity = find_quantity(self._options.metric)
         config = plan.runs[0].config
         is_evaluation = self._quantity.is_evaluation or self._options.metric.startswith("eval/")
@@ -78,8 +79,10 @@ class Search:
             RunStateError: If another process has taken over the search.
             StorageError: If one of the two databases does not answer at the moment.
         """
-        if not write_search_heartbeat(self._db, self._plan.id, self._token):
-            raise _make_owner_error(self._plan.id)
+        if time.monotonic() - self._heartbeat_at >= HEARTBEAT_S:
+            if not write_search_heartbeat(self._db, self._plan.id, self._token):
+                raise _make_owner_error(self._plan.id)
+            self._heartbeat_at = time.monotonic()
         if get_sweep(self._db, self._plan.id).status == "active":
             self._report_and_queue(self._jobs)
 
