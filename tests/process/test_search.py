@@ -101,6 +101,23 @@ def test_a_search_killed_twice_goes_on_without_a_trial_twice_or_lost(tmp_path: P
 
 
 @pytest.mark.ci
+def test_a_second_process_of_a_search_is_refused(tmp_path: Path) -> None:
+    file, url, path = write_search(tmp_path, trials=2, steps=40_000)
+    first = start(file, url)
+    wait_until(
+        lambda: read(path, "SELECT owner_token FROM sweeps WHERE owner_token IS NOT NULL") != [], what="an owner"
+    )
+    second = emtc("sweep", file, "--db", url, "--jobs", "2")
+    assert second.returncode == 2
+    assert "already runs the search" in second.stderr
+    assert first.poll() is None
+    assert emtc("sweep", file, "--stop", "--db", url).returncode == 0
+    assert first.wait(timeout=PATIENCE_S) == 0
+    assert len(trials_of(path)) == 2
+    assert read(path, "SELECT owner_token, heartbeat_at FROM sweeps") == [(None, None)]
+
+
+@pytest.mark.ci
 def test_workers_train_what_a_search_asks_for(tmp_path: Path) -> None:
     file, url, path = write_search(tmp_path, trials=2, steps=200)
     process = start(file, url, "--queue")
