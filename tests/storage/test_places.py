@@ -32,6 +32,7 @@ from storage.maintenance.sizes import measure_sizes
 from storage.maintenance.thin import Thinning, count_thinning, thin_run
 from storage.models import Run
 from storage.runs.changes import create_run, finish_run, start_run
+from storage.runs.claims import claim_to_train
 from storage.runs.removal import count_contents_of_runs, count_run_contents, remove_run
 from storage.runs.rows import find_run
 from tests.errors import raises
@@ -136,7 +137,8 @@ def test_a_run_that_has_not_begun_goes_where_this_machine_says(
 def test_a_place_is_recorded_once(db: Database, run_id: str, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     end(db, run_id, None)
     monkeypatch.setenv("EMTC_FILES", str(shared))
-    start_run(db, run_id, **ME, files=get_configured_place())
+    claim_to_train(db, run_id, "owner")
+    start_run(db, run_id, **ME, files=get_configured_place(), token="owner")
     assert find_run(db, run_id).files is None
     assert run_folder(db, run_id) == files_root(db) / run_id, "an earlier run stays where it is"
 
