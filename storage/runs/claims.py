@@ -5,8 +5,8 @@ on every write of the former owner fails, because each write of a trainer names 
 token.
 
 A worker claims queued runs, runs whose start is overdue, and runs whose trainer has sent no heartbeat for
-TAKEOVER_AFTER_S. After the worker itself could not reach the database, it waits for as long, because the trainers could
-not send heartbeats either.
+TAKEOVER_AFTER_S. After the worker itself could not reach the database, or its machine was suspended, it waits for as
+long, because the trainers could not send heartbeats either.
 """
 
 import secrets
@@ -194,6 +194,7 @@ class RunClaimer:
         """
         self._db, self._takeover_after_s, self._monotonic = db, takeover_after_s, monotonic
         self._unreachable_at: float | None = None
+        self._looked_at: datetime | None = None
         self.has_pending_lost_run = False
         """Whether the last call found a lost run that can be claimed soon."""
 
@@ -204,7 +205,7 @@ class RunClaimer:
             StorageError: If the database does not answer.
         """
         with self._noting_outages(), self._db.read() as connection:
-            read_clock(connection)
+            self._note_look(read_clock(connection))
 
     def claim_in_sweep(self, sweep_id: str, *, jobs: int, excluded_ids: Collection[str] = ()) -> ClaimedRun | None:
         """Claim the next queued or lost run of a sweep, if fewer than `jobs` of its runs are in training.
@@ -282,6 +283,12 @@ class RunClaimer:
             self._unreachable_at = self._monotonic()
             raise
 
+    def _note_look(self, now: datetime) -> None:
+        """Treat a long time without a look at the database as an outage: this machine was suspended."""
+        if self._looked_at is not None and (now - self._looked_at).total_seconds() >= self._takeover_after_s:
+            self._unreachable_at = self._monotonic()
+        self._looked_at = now
+
     def _split_free_and_active(self, connection: Connection, sweep_id: str) -> tuple[list[Any], int]:
         """List the runs of a sweep that can be claimed, and count those in training. A paused run is neither."""
         not_ended = select(*_COLUMNS).where(Run.sweep_id == sweep_id, Run.status.in_(NOT_ENDED))
@@ -291,6 +298,7 @@ class RunClaimer:
         return free, len(rows) - len({row.id for row in (*free, *paused)})
 
     def _list_free(self, rows: Sequence[Any], now: datetime) -> list[Any]:
+        self._note_look(now)
         self.has_pending_lost_run = False
         return [row for row in rows if self._is_free(row, now)]
 

@@ -1,14 +1,16 @@
 """The same seed and configuration write the same database, whatever the learner."""
 
-import sqlite3
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
+from app.bench.postgres import temporary_postgres_database
 from app.cli.main import run
 from emtc_core.config.resolve import resolve
 from emtc_core.metrics import MACHINE_PREFIXES
 from storage.engine import open_database
+from storage.models import Base
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run
 from tests.process.trainers import FAST
@@ -17,22 +19,22 @@ TABLES = ("episodes", "eval_episodes", "transitions", "gate_stats", "evaluations
 OWN = ("run_id", "id", "created_at")
 
 
-def train(path: Path, algo: str, *extra: str) -> dict[str, list[tuple]]:
-    """Train once and read every recorded row, without the run's own name."""
+def train(url: str, algo: str, *extra: str) -> dict[str, list[tuple]]:
+    """Train once and read every recorded row, without ids and times."""
     sets = [part for text in (*FAST, "mappo.rollout_steps=200", *extra) for part in ("--set", text)]
-    url = f"sqlite:///{path}"
     assert run(["train", "--map", "3m", "--algo", algo, "--steps", "1200", "--db", url, "--json", *sets]) == 0
-    return {table: rows(path, table) for table in TABLES}
+    return {table: rows(url, table) for table in TABLES}
 
 
-def rows(path: Path, table: str) -> list[tuple]:
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    columns = [name for _, name, *_ in connection.execute(f"pragma table_info({table})") if name not in OWN]
-    quoted = ", ".join(f'"{name}"' for name in columns)
-    found = connection.execute(f"select {quoted} from {table}").fetchall()
-    connection.close()
+def rows(url: str, table: str) -> list[tuple]:
+    columns = [column for column in Base.metadata.tables[table].columns if column.name not in OWN]
+    database = open_database(url, read_only=True)
+    with database.read() as connection:
+        found = [tuple(row) for row in connection.execute(select(*columns))]
+    database.dispose()
     if table == "metrics":
-        found = [row for row in found if not row[columns.index("name")].startswith(MACHINE_PREFIXES)]
+        name = [column.name for column in columns].index("name")
+        found = [row for row in found if not row[name].startswith(MACHINE_PREFIXES)]
     return sorted(found, key=repr)
 
 
@@ -42,7 +44,7 @@ RARER = [pytest.param(algo, marks=pytest.mark.slow) for algo in ("emc", "emtc-cd
 @pytest.mark.parametrize("algo", ["emtc-qplex", "mappo", *RARER])
 def test_the_same_seed_writes_the_same_database(tmp_path: Path, algo: str) -> None:
     extra = ("cds.beta=0.1",) if algo == "emtc-cds" else ()
-    first, second = (train(tmp_path / f"{name}.db", algo, *extra) for name in ("a", "b"))
+    first, second = (train(f"sqlite:///{tmp_path}/{name}.db", algo, *extra) for name in ("a", "b"))
     for table in TABLES:
         assert first[table] == second[table], table
     assert first["transitions"]
@@ -50,9 +52,18 @@ def test_the_same_seed_writes_the_same_database(tmp_path: Path, algo: str) -> No
     assert first["metrics"]
 
 
+@pytest.mark.postgres
+def test_a_server_has_the_same_rows_as_a_file(
+    tmp_path: Path, postgres_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMTC_FILES", str(tmp_path))
+    with temporary_postgres_database(postgres_server) as url:
+        assert train(url, "emtc-qplex") == train(f"sqlite:///{tmp_path}/a.db", "emtc-qplex")
+
+
 def test_another_seed_writes_another_database(tmp_path: Path) -> None:
-    first = train(tmp_path / "a.db", "vdn")
-    second = train(tmp_path / "b.db", "vdn", "seed=2")
+    first = train(f"sqlite:///{tmp_path}/a.db", "vdn")
+    second = train(f"sqlite:///{tmp_path}/b.db", "vdn", "seed=2")
     assert first["transitions"] != second["transitions"]
 
 

@@ -171,7 +171,7 @@ class Life:
         """Let a user delete a run."""
         with self.model_time():
             try:
-                removal.delete_run(self.db, run_id)
+                removal.remove_run(self.db, run_id)
             except LOST:
                 return
         for trainer in self.living():
@@ -281,6 +281,12 @@ class Life:
                     with self.model_time():
                         control.write_heartbeat(self.db, trainer.run_id, trainer.token)
                     trainer.beat = self.time
+        self._let_workers_look()
+
+    def _let_workers_look(self) -> None:
+        """Workers look at the database every few seconds, which would take long here."""
+        for claimer in self.claimers:
+            claimer._looked_at = BEGAN + timedelta(seconds=self.time)
 
     def _taken(self, run_id: str, token: str, machine: int, *, resume: bool, is_worker: bool) -> None:
         """Note a claim, and check that no healthy trainer had the run."""
@@ -343,6 +349,7 @@ class Life:
                 while (claim := self.claimers[2].claim_next(excluded_ids=taken)) is not None:
                     taken.add(claim.run_id)
             self.time += 65.0
+            self._let_workers_look()
         assert at_work - asked <= taken, f"{at_work - asked - taken} was forgotten"
 
     def _read(self) -> Rows:
@@ -377,6 +384,7 @@ class Life:
         self.rows, self.time, self.n_trainers = moment.rows, moment.time, moment.n_trainers
         self.trainers = [replace(each) for each in moment.trainers]
         self.checkpoints = dict(moment.checkpoints)
+        self._let_workers_look()
         for claimer, unreachable_at in zip(self.claimers, moment.unreachable_at, strict=True):
             claimer._unreachable_at = unreachable_at
 

@@ -223,6 +223,19 @@ def test_a_worker_takes_over_no_run_soon_after_it_could_not_reach_the_database(
     assert claim_one(claimer).run_id == claim.run_id
 
 
+def test_a_worker_takes_over_no_run_soon_after_its_machine_was_suspended(db: Database) -> None:
+    time_s = 1000.0
+    claimer = RunClaimer(db, monotonic=lambda: time_s)
+    save(db, "aaaa0000", 1)
+    claim = claim_one(claimer)
+    start(db, claim)
+    silence(db, claim.run_id)
+    claimer._looked_at = datetime.now(UTC) - timedelta(hours=1)
+    assert claimer.claim_next() is None
+    time_s += TAKEOVER_AFTER_S
+    assert claim_one(claimer).run_id == claim.run_id
+
+
 def test_a_start_that_is_overdue_is_claimed_and_its_trainer_is_too_late(db: Database, claimer: RunClaimer) -> None:
     save(db, "aaaa0000", 1)
     late = claim_one(claimer)

@@ -13,6 +13,7 @@ from storage.files import (
     check_files_folder,
     describe_files_folder,
     get_configured_folder,
+    read_stall_reason,
     run_folder,
 )
 from storage.maintenance.sizes import measure_sizes
@@ -105,6 +106,6 @@ def test_the_state_file_is_private_and_keeps_its_size(db: Database, run_id: str,
     for text in ("the disk is full", "ü" * 1000, ""):
         state.write(text)
         assert path.stat().st_size == 512
-        assert (state.read() or "")[:200] == text[:200]
+        assert (read_stall_reason(db, run_id, max_age_s=60) or "")[:200] == text[:200]
     state.remove()
-    assert state.read() is None
+    assert read_stall_reason(db, run_id, max_age_s=60) is None

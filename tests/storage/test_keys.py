@@ -17,7 +17,7 @@ from storage.engine import Database, open_database
 from storage.recording.batch import make_batch
 from storage.recording.statements import write_batch
 from storage.runs.changes import create_run
-from storage.runs.removal import delete_run
+from storage.runs.removal import remove_run
 from tests.storage.records import CONFIG, make_episode
 
 DELETE = text("DELETE FROM runs WHERE id = :run")
@@ -50,7 +50,7 @@ def test_transitions_go_with_their_run_and_no_others(db: Database):
         write_episode(connection, other)
         connection.execute(text("UPDATE runs SET status = 'finished'"))
     n = count_transitions(db, other)
-    delete_run(db, run_id)
+    remove_run(db, run_id)
     assert (count_transitions(db, run_id), count_transitions(db, other)) == (0, n)
     assert n > 0
 

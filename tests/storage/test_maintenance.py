@@ -252,16 +252,14 @@ def test_a_backup_replaces_nothing(ready_sqlite_url: str, tmp_path: Path) -> Non
     db.dispose()
 
 
-def test_a_backup_ends_although_others_write_without_a_pause(
-    ready_sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backup_ends_and_is_consistent_although_others_write_without_a_pause(ready_sqlite_url: str) -> None:
     db = open_database(ready_sqlite_url)
     record_everything(db, create_run(db, CONFIG, target_steps=100, versions={}))
     stop = threading.Event()
 
     def write() -> None:
         while not stop.is_set():
-            create_run(db, CONFIG, target_steps=1, versions={})
+            record_everything(db, create_run(db, CONFIG, target_steps=100, versions={}))
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -272,6 +270,9 @@ def test_a_backup_ends_although_others_write_without_a_pause(
         writer.join()
     with closing(sqlite3.connect(place)) as copy:
         assert copy.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    backup = open_database(f"sqlite:///{place}")
+    assert check_database(backup) == []
+    backup.dispose()
     db.dispose()
 
 
@@ -304,9 +305,10 @@ def test_a_check_of_a_file_finds_damaged_pages(ready_sqlite_url: str) -> None:
     db.dispose()
     with closing(sqlite3.connect(db.path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    with db.path.open("r+b") as file:  # the pages with the newest rows
-        file.seek(-2 * PAGE_BYTES, 2)
-        file.write(b"\xff" * 2 * PAGE_BYTES)
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'episodes'").fetchone()
+    with db.path.open("r+b") as file:
+        file.seek((page - 1) * PAGE_BYTES)
+        file.write(b"\xff" * PAGE_BYTES)
     damaged = open_database(ready_sqlite_url, read_only=True)
     errors = check_database(damaged)
     assert errors

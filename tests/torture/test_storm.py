@@ -39,7 +39,7 @@ from tests.storage.records import CONFIG, record_everything
 from tests.torture.c_library import compile_library
 from tests.torture.fleet import full_disk, lock_database, storm_config
 from tests.torture.growth import Gauge
-from tests.torture.machines import SOURCE, SWEEP, Machine, Machines, queue_runs
+from tests.torture.machines import SKEWS_S, SOURCE, SWEEP, Machine, Machines, queue_runs
 from tests.torture.storm import RowWatch, count_rows, find_wrong, main, run, run_storm
 
 GROW = "open({!r}, 'ab', 0).write(bytes(200_000))"
@@ -169,7 +169,7 @@ def test_a_machine_has_its_own_host_name_and_clock_and_a_kill_ends_its_trainers(
     child = "import socket, sys, time; print(socket.gethostname(), time.time(), flush=True); time.sleep(60)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     before = time.time()
-    machine = Machine("storm-slow", [sys.executable, "-c", parent], library)
+    machine = Machine("storm-slow", SKEWS_S["storm-slow"], [sys.executable, "-c", parent], library)
     while not (words := (tmp_path / "storm-slow.log").read_text().split()):
         time.sleep(0.05)
     (trainer,) = psutil.Process(machine.process.pid).children()
