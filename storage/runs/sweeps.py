@@ -218,6 +218,11 @@ def claim_search(db: Database, sweep_id: str, token: str) -> bool:
 def write_search_heartbeat(db: Database, sweep_id: str, token: str) -> bool:
     """Record that the owner of a search works; return False if another process owns it.
 
+    Args:
+        db: An open database.
+        sweep_id: The sweep.
+        token: Token of this process.
+
     Raises:
         StorageError: If the database cannot be written.
     """
@@ -229,6 +234,11 @@ def write_search_heartbeat(db: Database, sweep_id: str, token: str) -> bool:
 
 def release_search(db: Database, sweep_id: str, token: str) -> None:
     """End the ownership of a search, unless another process owns it.
+
+    Args:
+        db: An open database.
+        sweep_id: The sweep.
+        token: Token of this process.
 
     Raises:
         StorageError: If the database cannot be written.
