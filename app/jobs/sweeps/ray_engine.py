@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from app.jobs.sweeps.ray_place import WorkerExit, list_passed_variables, run_worker
-from app.jobs.sweeps.worker import NOTHING, LeaveRequest
+from app.jobs.sweeps.worker import NOTHING, POLL_S, LeaveRequest
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ClusterError, ConfigError, StorageError
 from emtc_core.install import get_install_command
@@ -175,16 +175,19 @@ def run_sweep_on_ray(
         KeyboardInterrupt: On a second signal.
     """
     tasks = _TaskPool(ray, cluster, db, sweep_id, jobs=jobs, announce=announce)
+    heartbeat_at = -math.inf
     try:
         while True:
             with suppress(StorageError):  # a locked database: try again at the next poll
-                write_worker_heartbeat(db, sweep_id)
+                if time.monotonic() - heartbeat_at >= HEARTBEAT_S:
+                    write_worker_heartbeat(db, sweep_id)
+                    heartbeat_at = time.monotonic()
                 tasks.update()
             sweep = retry_transient(db, lambda: get_sweep(db, sweep_id))
             on_progress(sweep)
             if sweep.has_nothing_to_start or leave.is_requested:
                 return sweep
-            time.sleep(HEARTBEAT_S)
+            time.sleep(POLL_S)
     finally:
         if leave.is_requested:
             announce(
