@@ -19,7 +19,7 @@ from storage.engine import Database, open_database
 from storage.files import run_folder
 from tests.process.ray_cluster import QUIET, ROOT, Cluster, cluster, free_port, require_ray, trainers_under
 from tests.process.test_sweep import TINY, breaches, read, statuses, write_sweep
-from tests.process.test_worker import Ask, asking, gaps
+from tests.process.test_worker import asking, gaps
 from tests.process.trainers import EMTC, emtc, emtc_process, environment, wait_until
 from tests.require import require
 
@@ -254,15 +254,16 @@ def wait_for_trainer(nodes: Cluster, db: Database) -> tuple[str, int]:
 
 def check_sweep_survives(address: str, nodes: Cluster, url: str, folder: Path) -> None:
     file = folder / "tiny.toml"
-    file.write_text(TINY.format(steps=2500, seeds=4))
+    file.write_text(TINY.format(steps=2500, seeds=8))
     db = open_database(url)
     ask = asking(db)
     options = ("--address", address, "--jobs", "4")
     driver = sweep(str(file), url, *options, log=folder / "driver")
     try:
         doomed = kill_node(nodes, db)
-        wait_until(lambda: set(doomed) <= resumed(ask), timeout_s=300, what="the dead node's runs going on")
-        assert driver.poll() is None, (folder / "driver").read_text()
+        log = folder / "driver"
+        wait_until(lambda: "A node of the cluster is lost" in log.read_text(), what="the message about the node")
+        assert driver.poll() is None, log.read_text()
         driver.kill()
         driver.wait()
         assert ask("select 1 from runs where status = 'queued' and env_steps = 0"), "some have still to begin"
@@ -270,15 +271,14 @@ def check_sweep_survives(address: str, nodes: Cluster, url: str, folder: Path) -
     finally:
         driver.kill()
         driver.wait()
-    assert "A node of the cluster is lost" in (folder / "driver").read_text()
-    assert ask("select count(*), count(distinct launch_token) from runs where error is null") == [(8, 8)]
+    assert ask("select count(*), count(distinct launch_token) from runs where error is null") == [(16, 16)]
     resumes = ask("select run_id, env_step from resumes")
     assert sorted(run for run, _ in resumes) == sorted(doomed), "each run of the dead node goes on once, no other"
     assert all(step >= 100 for _, step in resumes), "from its checkpoint"
     assert gaps(ask) == []
     again = sweep(str(file), url, *options, "--json", log=folder / "again")
     assert again.wait(timeout=120) == 0, (folder / "again").read_text()
-    assert ask("select count(*) from runs") == [(8,)]
+    assert ask("select count(*) from runs") == [(16,)]
     db.dispose()
 
 
@@ -293,10 +293,6 @@ def kill_node(nodes: Cluster, db: Database) -> list[str]:
     runs = list(nodes.nodes[1].trainers())
     nodes.nodes[1].kill()
     return runs
-
-
-def resumed(ask: Ask) -> set[str]:
-    return {run for (run,) in ask("select run_id from resumes")}
 
 
 @pytest.mark.slow
