@@ -100,10 +100,9 @@ def check_that_interruptions_change_nothing(
     assert train_run(db, run_id, resume=True, token=token).status == "finished"
     assert find_run(db, run_id).env_steps >= end
     assert db.path is not None
-    assert whole.path is not None
     assert breaches(db.path) == []
     for table in TABLES:
-        assert rows(db.path, table) == rows(whole.path, table), table
+        assert rows(db.url, table) == rows(whole.url, table), table
     for each in (whole, db):
         each.dispose()
 

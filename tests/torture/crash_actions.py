@@ -8,8 +8,11 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
+
+from sqlalchemy import select, update
 
 from app.analysis.provenance import library_versions
 from app.bench.records import opened_database
@@ -24,6 +27,7 @@ from storage.engine import Database, open_database
 from storage.maintenance.backup import back_up_database, vacuum
 from storage.maintenance.check import check_run
 from storage.maintenance.thin import Thinning, thin_run
+from storage.models import Run
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, start_again
 from storage.runs.claims import make_token
@@ -96,6 +100,7 @@ def _train(db: Database, run_id: str, token: str, *, resume: bool) -> None:
 def continue_training(url: str) -> None:
     """Resume each run that is not finished. Start a run again that cannot resume."""
     db = open_database(url)
+    _make_owners_lost(db)
     unfinished = [row for run_id in _list_run_ids(db) if (row := find_run(db, run_id)).live_status != "finished"]
     for row in unfinished:
         if examine_checkpoints(db, row).can_resume:
@@ -104,6 +109,17 @@ def continue_training(url: str) -> None:
             token = make_token()
             child = start_again(db, row.id, versions=library_versions(), token=token)
             _train(db, child, token, resume=False)
+
+
+def _make_owners_lost(db: Database) -> None:
+    """Date heartbeats and claims ten minutes back: the trainers have ended, and the runs are lost at once."""
+    earlier = timedelta(minutes=10)
+    with db.transaction() as connection:
+        for row in connection.execute(select(Run.id, Run.heartbeat_at, Run.claimed_at)).all():
+            times = {"heartbeat_at": row.heartbeat_at, "claimed_at": row.claimed_at}
+            values = {name: time - earlier for name, time in times.items() if time is not None}
+            if values:
+                connection.execute(update(Run).where(Run.id == row.id).values(**values))
 
 
 def _continue_training(folder: Path) -> None:

@@ -36,8 +36,11 @@ SETTINGS: Final = {
 }
 _LONGEST_PAUSE_S: Final = 1.0
 """Longest time between two checkpoints of a server."""
-NOT_WAITING: Final = {"synchronous_commit": "off", "wal_writer_delay": "10000"}
-"""Settings of a server whose commits do not wait for the disk, and whose log stays in memory for ten seconds."""
+NOT_WAITING: Final = {"synchronous_commit": "off", "wal_writer_delay": "10000", "shared_buffers": "16MB"}
+"""Settings of a server whose commits do not wait for the disk, and whose log stays in memory for ten seconds.
+
+All pages fit into its memory, because a server syncs its log before it writes a page.
+"""
 
 
 class Machine(Protocol):

@@ -154,7 +154,7 @@ def _turn_off_waiting(url: str) -> None:
     engine = create_engine(url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         for name, value in NOT_WAITING.items():
-            connection.execute(text(f"ALTER SYSTEM SET {name} = {value}"))
+            connection.execute(text(f"ALTER SYSTEM SET {name} = '{value}'"))
         connection.execute(text("SELECT pg_reload_conf()"))
     engine.dispose()
 
