@@ -119,6 +119,20 @@ def test_a_signal_before_the_first_poll_ends_at_once_and_later_ones_are_commands
             signal.raise_signal(signal.SIGINT)
 
 
+def test_the_signal_of_a_worker_is_not_counted_and_a_second_sigterm_ends_the_process() -> None:
+    """A cluster may send SIGTERM to a worker and to its trainers, and the worker passes it on."""
+    from app.jobs.signals import stop_signals
+    from emtc_core.control import NoControl
+
+    with stop_signals() as signals:
+        control = signals.as_control(NoControl())
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR1):
+            signal.raise_signal(number)
+        assert control.poll() == "stop"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+
+
 def test_a_driver_that_a_signal_breaks_off_may_complain_and_the_run_is_stopped_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -294,7 +294,7 @@ class WorkerLoop:
             if message := self._eligibility.reject(claim):
                 self._rejected_ids.add(claim.run_id)
                 self._announce(message)
-            elif self._has_start(claim):
+            elif self._can_start(claim):
                 return claim
             else:
                 self._report_end(claim)
@@ -305,7 +305,7 @@ class WorkerLoop:
             return self._claimer.claim_next(excluded_ids=self._rejected_ids)
         return self._claimer.claim_in_sweep(self._sweep_id, jobs=self._at_most, excluded_ids=self._rejected_ids)
 
-    def _has_start(self, claim: ClaimedRun) -> bool:
+    def _can_start(self, claim: ClaimedRun) -> bool:
         """Return whether a claimed run can start or resume. Otherwise a new run from step 0 replaces it."""
         if not claim.resume:
             return True
