@@ -47,9 +47,9 @@ _STOPPING = "Stopping: the trainer writes a checkpoint. Press Ctrl-C again to en
 class StopSignals:
     """Handles stop signals and turns them into an exception or a stop command."""
 
-    def __init__(self, *, requeue: bool = False) -> None:
-        """Treat a signal as a stop of the run or, with `requeue`, as a request to return the run to the queue."""
-        self._requeue = requeue
+    def __init__(self, *, worker: int | None = None) -> None:
+        """Treat a signal as a stop of the run or, under a worker, as a request to return the run to the queue."""
+        self._worker = worker
         self._is_requested = self._is_polled = False
         self._n_stops = 0
         """Number of SIGTERM and SIGINT."""
@@ -63,7 +63,12 @@ class StopSignals:
     @property
     def must_requeue(self) -> bool:
         """Whether the run returns to the queue because of a signal."""
-        return self._requeue and self._is_requested
+        return self._worker is not None and self._is_requested
+
+    @property
+    def has_lost_worker(self) -> bool:
+        """Whether the worker that started this process has ended."""
+        return self._worker is not None and os.getppid() != self._worker
 
     @property
     def interrupted_start(self) -> bool:
@@ -152,7 +157,7 @@ def stop_signals(*, worker: int | None = None) -> Generator[StopSignals]:
     Args:
         worker: Process id of the worker that started this process, if any.
     """
-    signals = StopSignals(requeue=worker is not None)
+    signals = StopSignals(worker=worker)
     can_watch = os.name == "posix"  # Windows cannot wait for a pipe
     watcher: threading.Thread | None = None
     try:
@@ -200,7 +205,8 @@ def record_stop(db: Database, run_id: str, token: str | None, signals: StopSigna
         RunStateError: If another process owns the run, or the run has ended.
     """
     if signals.must_requeue and token is not None:
-        return_to_queue(db, run_id, token=token)
+        # a worker returns a run that has not started, unless it was killed
+        return_to_queue(db, run_id, token=token, is_launcher=signals.has_lost_worker)
     else:
         finish_run(db, run_id, "stopped", error=signals.stuck_reason, token=token)
 
