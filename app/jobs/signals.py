@@ -216,6 +216,7 @@ def _watch_worker(worker: int) -> None:
 
     A worker waits for its trainers, so it ends before them only if it was killed. The parent process id then changes.
     """
+    time.sleep(_PARENT_POLL_S)  # the caller of `stop_signals` can handle the signal then
     while os.getppid() == worker:
         time.sleep(_PARENT_POLL_S)
     os.kill(os.getpid(), LEAVE_SIGNAL)

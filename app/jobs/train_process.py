@@ -41,7 +41,12 @@ def train_detached(
             returns the run to the queue.
     """
     with stop_signals(worker=worker) as signals:
-        database = open_with_retry(url, report=announce, patience_s=PATIENCE_S)
+        try:
+            database = open_with_retry(url, report=announce, patience_s=PATIENCE_S)
+        except StopRequested:
+            database = open_with_retry(url, report=announce, patience_s=PATIENCE_S)
+            mark_stopped(database, run_id, token, signals, announce=announce)
+            return 0
         try:
             train_with_signals(database, run_id, token, signals, resume=resume, announce=announce)
         except StopRequested:
