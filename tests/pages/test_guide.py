@@ -47,7 +47,8 @@ def test_links_between_pages_stay_in_the_app(seeded):
 
 def test_a_search_finds_sections_that_contain_every_word(empty):
     app = open_page("guide", q="sigterm SIGUSR1")
-    assert result_titles(app) == ["Sweeps, workers and clusters: Workers"]
+    assert "Sweeps, workers and clusters: Workers" in result_titles(app)
+    assert len(result_titles(app)) < len(result_titles(open_page("guide", q="sigterm")))
     assert ":orange-background[SIGTERM]" in said(app)
     assert ":orange-background[SIGUSR1]" in said(app)
 
