@@ -49,7 +49,7 @@ class Database:
     """An open database. Threads can share it, but processes created by a fork cannot."""
 
     url: str = field(repr=False)
-    """Absolute URL, for other processes. It may contain a password; show `shown` to users instead."""
+    """Absolute URL, for other processes. It may contain a password; show `safe_url` to users instead."""
     path: Path | None
     """The SQLite file; None for a server."""
     reader: Engine
@@ -233,22 +233,6 @@ def _is_busy(error: BaseException) -> bool:
     name = getattr(error.__cause__, "sqlite_errorname", "") if isinstance(error, StorageError) else ""
     is_busy = name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_CANTOPEN"))
     return is_busy and name not in _DISK_FULL_ERRORS
-
-
-def open_untrusted(url: str) -> tuple[Engine, Path | None]:
-    """Open a database for reading without any check, for code that checks it. All other code calls `open_database`.
-
-    Returns:
-        The engine, and the path of a SQLite file or None.
-
-    Raises:
-        StorageError: If the URL is invalid or the file does not exist.
-    """
-    parsed = address.parse_address(url)
-    if isinstance(parsed, URL):
-        return _server_engine(parsed).execution_options(postgresql_readonly=True), None
-    address.check_exists(parsed, ".")
-    return _sqlite_engine(parsed, writes=False), parsed
 
 
 def _sqlite_engine(path: Path, *, writes: bool) -> Engine:

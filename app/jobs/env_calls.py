@@ -43,9 +43,11 @@ class EnvCalls:
         return _WatchedEnv(env, self)
 
 
-class _WatchedEnv(VectorEnv):
-    def __init__(self, env: VectorEnv, calls: EnvCalls) -> None:
-        self._env, self._calls = env, calls
+class EnvWrapper(VectorEnv):
+    """The same environment. Subclasses change `reset` and `step`."""
+
+    def __init__(self, env: VectorEnv) -> None:
+        self._env = env
 
     @property
     def info(self) -> EnvInfo:
@@ -55,14 +57,20 @@ class _WatchedEnv(VectorEnv):
     def n_envs(self) -> int:
         return self._env.n_envs
 
-    def reset(self, seed: int | None = None) -> Observation:
-        return self._calls.run("reset", self._env.reset, seed)
-
-    def step(self, actions: NDArray[np.integer]) -> Observation:
-        return self._calls.run("step", self._env.step, actions)
-
     def scene(self, states: NDArray[np.float32]) -> Scene:
         return self._env.scene(states)
 
     def close(self) -> None:
         self._env.close()
+
+
+class _WatchedEnv(EnvWrapper):
+    def __init__(self, env: VectorEnv, calls: EnvCalls) -> None:
+        super().__init__(env)
+        self._calls = calls
+
+    def reset(self, seed: int | None = None) -> Observation:
+        return self._calls.run("reset", self._env.reset, seed)
+
+    def step(self, actions: NDArray[np.integer]) -> Observation:
+        return self._calls.run("step", self._env.step, actions)

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.analysis.format import format_number
+from app.jobs.env_calls import EnvWrapper
 from emtc_core.config.run import RunConfig
-from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv
+from emtc_core.envs.base import EnvInfo, Observation, VectorEnv
 from emtc_core.envs.registry import describe_env
 from emtc_core.errors import ConfigError, EmtcError, EnvDataError, Fault
 from emtc_core.install import memory_bytes
@@ -65,7 +66,7 @@ def check_fits(config: RunConfig, info: EnvInfo) -> None:
     raise ConfigError(Fault(key, value, rule, hint, related))
 
 
-class ExternalEnv(VectorEnv):
+class ExternalEnv(EnvWrapper):
     """The same environment. Its errors become one sentence, and its first episodes are checked.
 
     Args:
@@ -74,7 +75,8 @@ class ExternalEnv(VectorEnv):
     """
 
     def __init__(self, env: VectorEnv, config: RunConfig) -> None:
-        self._env, self._config = env, config
+        super().__init__(env)
+        self._config = config
         self._name = describe_env(config.env)
         self._returns: list[float] = []
         self._is_checked = False
@@ -84,14 +86,6 @@ class ExternalEnv(VectorEnv):
         self._t = 0
         self._episode_return = np.zeros(env.n_envs)
         self._is_over = np.ones(env.n_envs, bool)
-
-    @property
-    def info(self) -> EnvInfo:
-        return self._env.info
-
-    @property
-    def n_envs(self) -> int:
-        return self._env.n_envs
 
     def reset(self, seed: int | None = None) -> Observation:
         self._first = self._call("reset", self._env.reset, seed)
@@ -105,12 +99,6 @@ class ExternalEnv(VectorEnv):
         if not self._is_checked:
             self._check(observation)
         return observation
-
-    def scene(self, states: NDArray[np.float32]) -> Scene:
-        return self._env.scene(states)
-
-    def close(self) -> None:
-        self._env.close()
 
     def _call(self, name: str, function: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
         try:

@@ -27,10 +27,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:Duplicate name")  # zipfile's, o
 def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     """A database with one run, and the database of a bundle with another one."""
     folder = tmp_path_factory.mktemp("filled")
-    theirs, own = (open_database(f"sqlite:///{folder / name}") for name in ("theirs.db", "own.db"))
-    fill(own)
-    write_bundle(theirs, [fill(theirs)], folder / "study.emtc", WHOLE, made_by=MADE_BY)
-    own.dispose()
+    source, target = (open_database(f"sqlite:///{folder / name}") for name in ("source.db", "own.db"))
+    fill(target)
+    write_bundle(source, [fill(source)], folder / "study.emtc", WHOLE, made_by=MADE_BY)
+    target.dispose()
     return folder / "own.db", study_of(folder / "study.emtc")
 
 

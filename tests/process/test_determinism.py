@@ -30,12 +30,12 @@ def rows(url: str, table: str) -> list[tuple]:
     columns = [column for column in Base.metadata.tables[table].columns if column.name not in OWN]
     database = open_database(url, read_only=True)
     with database.read() as connection:
-        found = [tuple(row) for row in connection.execute(select(*columns))]
+        values = [tuple(row) for row in connection.execute(select(*columns))]
     database.dispose()
     if table == "metrics":
         name = [column.name for column in columns].index("name")
-        found = [row for row in found if not row[name].startswith(MACHINE_PREFIXES)]
-    return sorted(found, key=repr)
+        values = [row for row in values if not row[name].startswith(MACHINE_PREFIXES)]
+    return sorted(values, key=repr)
 
 
 RARER = [pytest.param(algo, marks=pytest.mark.slow) for algo in ("emc", "emtc-cds", "dmix")]
