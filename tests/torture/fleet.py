@@ -150,14 +150,18 @@ class Fleet:
             self.failures.append(f"{run_id}: {row.error}")
         if row.live_status != "queued" and not allows(row.live_status, "resume"):
             return trainer  # it is not lost yet
-        if examine_checkpoints(self._db, row).can_resume:
-            token = claim_to_resume(self._db, run_id)
-            self.resumed += 1
-            return self._start(run_id, token, resume=True)
-        token = make_token()
-        child = start_again(self._db, run_id, versions=library_versions(), token=token)
-        self.restarted += 1
-        return self._start(child, token, resume=False)
+        can_resume = examine_checkpoints(self._db, row).can_resume
+        try:
+            if can_resume:
+                token = claim_to_resume(self._db, run_id)
+            else:
+                token = make_token()
+                run_id = start_again(self._db, run_id, versions=library_versions(), token=token)
+        except RunStateError:
+            return trainer  # a worker has claimed it meanwhile
+        self.resumed += can_resume
+        self.restarted += not can_resume
+        return self._start(run_id, token, resume=can_resume)
 
     def _start(self, run_id: str, token: str, *, resume: bool) -> TrainerProcess:
         log = run_folder(self._db, run_id) / LOG_NAME
