@@ -1,4 +1,7 @@
-"""Losses of the semantic embedder: the reconstruction of dCAE (Eq. 5) and InfoNCE (Eq. 6), as functions of tensors."""
+"""Losses of the semantic embedder: the reconstruction of dCAE (Eq. 5) and InfoNCE (Eq. 6), as functions of tensors.
+
+Their gradients are those of autograd. On the CPU, `info_nce` is replaced by the compiled `info_nce_gradient`.
+"""
 
 from typing import Literal
 
