@@ -77,7 +77,7 @@ class CompiledInfoNce(Function):
         Args:
             ctx: Contains the gradients of the loss.
             d_loss: A scalar, the gradient of the total loss with respect to this loss, dimensionless.
-            d_accuracy: Not used. The accuracy has no gradient.
+            d_accuracy: A scalar, dimensionless. Not used, because the accuracy has no gradient.
 
         Returns:
             Two tensors [B, X] [loss per unit of embedding], and None for the two numbers.
