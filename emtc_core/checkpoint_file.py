@@ -249,7 +249,7 @@ def verify(path: Path) -> CheckpointManifest:
         ) from exc
     result = _verify(path, stat.st_size, stat.st_mtime_ns)
     if isinstance(result, CheckpointError):
-        raise CheckpointError(result.message, reason=result.reason, subject=result.subject)
+        raise CheckpointError(result.message)
     return result
 
 
@@ -263,7 +263,7 @@ def _verify(path: Path, size: int, changed_ns: int) -> CheckpointManifest | Chec
                 remaining = range(part.size, 0, -_CHUNK_BYTES)
                 _check_part(path, part, (file.read(min(n_bytes, _CHUNK_BYTES)) for n_bytes in remaining))
     except CheckpointError as exc:
-        return CheckpointError(str(exc), reason=exc.reason, subject=exc.subject)
+        return CheckpointError(str(exc))
     return manifest
 
 

@@ -10,6 +10,7 @@
     ├── ClusterError            a cluster cannot be reached, lacks something, or lost its workers
     ├── RunInterruptedError     a run was killed before its first checkpoint
     └── StorageError            the database cannot be opened, read or written
+        ├── FileMissingError    the SQLite file was moved or deleted while it was in use
         ├── RunNotFoundError    no run, or more than one run, has this id
         ├── RunStateError       the state of the run does not allow the operation
         │   └── CommandTimeoutError  a trainer did not acknowledge a command in time
@@ -17,8 +18,8 @@
         ├── EntryChangedError   another user changed the notebook entry in the meantime
         └── DataRemovedError    the data were removed by thinning, or are not part of the bundle
 
-An error contains data. `ConfigError.faults` lists the faults of settings; every other error has a `reason` and a
-`subject`. `describe_fault` and `describe_error` make the text where it is shown. No code parses the text.
+An error is a class, a message and a hint. `ConfigError.faults` lists the faults of settings, because forms read them.
+`describe_fault` and `describe_error` make the text where it is shown. No code parses the text.
 A message has the form: thing + rule + value. Next step.
 """
 
@@ -174,6 +175,10 @@ class ClusterError(EmtcError):
 
 class StorageError(EmtcError):
     """The database cannot be opened, read or written."""
+
+
+class FileMissingError(StorageError):
+    """The SQLite file was moved or deleted while it was in use."""
 
 
 class RunNotFoundError(StorageError):

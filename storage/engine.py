@@ -21,15 +21,13 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, StatementError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from emtc_core.errors import StorageError
+from emtc_core.errors import FileMissingError, StorageError
 from emtc_core.install import get_install_command
 from storage import address
 from storage.guards import check_identifier, hide_passwords, make_unreadable_error, shorten
 from storage.schema import create_tables, has_tables
 
 READ_ONLY_VARIABLE = "EMTC_READ_ONLY"
-FILE_MISSING: Final = "file_missing"
-"""The `reason` of an error if the file of an open SQLite database is no longer at its path."""
 BUSY_TIMEOUT_S = 10.0
 """Maximum time that SQLite waits for a lock."""
 PAGE_BYTES = 8192
@@ -122,12 +120,11 @@ class Database:
         """Raise if the SQLite file was moved or deleted. An open connection would still write to it.
 
         Raises:
-            StorageError: If no file is at the path. The reason is FILE_MISSING.
+            FileMissingError: If no file is at the path.
         """
         if self.path is not None and not self.path.exists():
-            raise StorageError(
+            raise FileMissingError(
                 f"The database file {self.path} was moved or deleted while it was in use. Move it back.",
-                reason=FILE_MISSING,
                 subject=self.path,
             )
 
@@ -364,8 +361,7 @@ def _is_full(error: BaseException | None) -> bool:
 
 
 def _make_failure(error: BaseException | None) -> StorageError:
-    reason = "disk_full" if _is_full(error) else "failed"
-    return StorageError(f"The database failed: {_first_line(error)}.", reason=reason, subject=type(error).__name__)
+    return StorageError(f"The database failed: {_first_line(error)}.")
 
 
 def _first_line(error: BaseException | None) -> str:

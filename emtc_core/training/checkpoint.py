@@ -236,7 +236,7 @@ class CheckpointStore:
                 return LoadedCheckpoint(env_step, state, path.name, tuple(map(str, faults)))
         if faults:
             message = f"No checkpoint in {self.folder} can be used. {' '.join(map(str, faults))}"
-            raise CheckpointError(message, reason=faults[0].reason, subject=self.folder)
+            raise CheckpointError(message)
         return None
 
 

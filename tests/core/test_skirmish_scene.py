@@ -70,7 +70,7 @@ def test_states_of_another_map_are_refused():
 
 
 def test_an_unknown_map_is_refused_by_name():
-    with raises(EnvUnavailableError, reason="unknown_map", subject="env.map"):
+    with pytest.raises(EnvUnavailableError, match="4m"):
         make("4m")
 
 

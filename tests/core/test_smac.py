@@ -256,7 +256,7 @@ class TestWorkersThatEnd:
                 while not seen.truncated[0]:
                     seen = env.step(any_actions(seen))
 
-        with raises(EnvUnavailableError, reason="lost", subject=0) as caught:
+        with pytest.raises(EnvUnavailableError, match="copy 0") as caught:
             play()
         assert "SIGKILL" in str(caught.value.__cause__)
         assert len(ready.events("launch")) == 3
@@ -264,9 +264,9 @@ class TestWorkersThatEnd:
 
     def test_so_does_one_that_dies_at_its_start(self, ready: Machine):
         env = ready.make(does="die-at-reset")
-        with raises(EnvUnavailableError, reason="lost", subject=0) as caught:
+        with pytest.raises(EnvUnavailableError, match="copy 0") as caught:
             env.reset(0)
-        assert caught.value.__cause__.subject == "with exit code 7"
+        assert "with exit code 7" in str(caught.value.__cause__)
         env.close()
 
     def test_a_game_that_cannot_start_is_told_in_one_line(self, ready: Machine):

@@ -319,12 +319,8 @@ def test_a_check_of_a_file_finds_damaged_pages(ready_sqlite_url: str) -> None:
 def test_a_server_that_only_shows_keeps_everything(db: Database, ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMTC_READ_ONLY", "1")
     shown = open_database(db.url)
-    for act, reason in (
-        (lambda: thin_run(shown, ended, ALL), "opened_read_only"),
-        (lambda: vacuum(shown), "read_only"),
-        (lambda: back_up_database(shown), "read_only"),
-    ):
-        with raises(StorageError, reason=reason):
+    for act in (lambda: thin_run(shown, ended, ALL), lambda: vacuum(shown), lambda: back_up_database(shown)):
+        with pytest.raises(StorageError, match="EMTC_READ_ONLY"):
             act()
     assert len(list(run_folder(db, ended).iterdir())) == 3
     assert count(shown, Transition) == 120
