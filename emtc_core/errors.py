@@ -7,7 +7,7 @@
     ├── EnvUnavailableError     an environment or map is unknown, or something that it needs is not installed
     ├── CheckpointError         a checkpoint is missing, truncated or of another configuration
     ├── NonFiniteLossError      training produced NaN or infinity
-    ├── ClusterError            a cluster cannot be reached, lacks something, or lost its workers
+    ├── ClusterError            a cluster cannot be reached or lacks something, or a worker on it failed
     ├── RunInterruptedError     a run was killed before its first checkpoint
     └── StorageError            the database cannot be opened, read or written
         ├── FileMissingError    the SQLite file was moved or deleted while it was in use
@@ -166,7 +166,7 @@ class RunInterruptedError(EmtcError):
 
 
 class ClusterError(EmtcError):
-    """A cluster cannot be reached, lacks something that a run needs, or lost its workers."""
+    """A cluster cannot be reached or lacks something that a run needs, or a worker on it failed."""
 
 
 class StorageError(EmtcError):

@@ -263,16 +263,6 @@ class RunClaimer:
                         return ClaimedRun(row.id, resume=row.started_at is not None, token=token)
         return None
 
-    def count_free_and_active(self, sweep_id: str) -> tuple[int, int]:
-        """Count the runs of a sweep that can be claimed now, and the runs in training.
-
-        Raises:
-            StorageError: If the database cannot be read.
-        """
-        with self._noting_outages(), self._db.read() as connection:
-            free, n_active = self._split_free_and_active(connection, sweep_id)
-        return len(free), n_active
-
     @contextmanager
     def _noting_outages(self) -> Generator[None]:
         try:
