@@ -43,7 +43,7 @@ def check_shape(name: str, array: HasShape, expected: tuple[int | None, ...]) ->
         s if e is None else e for e, s in zip(expected, shape, strict=True)
     )
     hint = "Did you transpose it?" if is_transposed else ""
-    raise ShapeError(f"{name} must have shape ({rule}), got {shape}.", hint=hint, reason="shape", subject=name)
+    raise ShapeError(f"{name} must have shape ({rule}), got {shape}.", hint=hint)
 
 
 def make_generator(seed: int, stream: str, *counters: int) -> np.random.Generator:

@@ -124,9 +124,7 @@ def read_manifest(path: Path) -> CheckpointManifest:
         with path.open("rb") as file:
             return _read_manifest(path, file, os.fstat(file.fileno()).st_size)
     except OSError as exc:
-        raise CheckpointError(
-            f"{path.name} cannot be read: {exc.strerror}.", reason="not_readable", subject=path.name
-        ) from exc
+        raise CheckpointError(f"{path.name} cannot be read: {exc.strerror}.") from exc
 
 
 def read_part(path: Path, part: CheckpointPart) -> bytes:
@@ -140,9 +138,7 @@ def read_part(path: Path, part: CheckpointPart) -> bytes:
             file.seek(part.start)
             data = file.read(part.size)
     except OSError as exc:
-        raise CheckpointError(
-            f"{path.name} cannot be read: {exc.strerror}.", reason="not_readable", subject=path.name
-        ) from exc
+        raise CheckpointError(f"{path.name} cannot be read: {exc.strerror}.") from exc
     _check_part(path, part, [data])
     return data
 
@@ -221,9 +217,7 @@ def check_owner(path: Path, manifest: CheckpointManifest, run_id: str) -> None:
         CheckpointError: If the run ids differ.
     """
     if manifest.run_id != run_id:
-        raise CheckpointError(
-            f"{path.name} belongs to run {manifest.run_id}, not to {run_id}.", reason="other_run", subject=path.name
-        )
+        raise CheckpointError(f"{path.name} belongs to run {manifest.run_id}, not to {run_id}.")
 
 
 def _check_file(path: Path, run_id: str) -> CheckpointCheck:
@@ -244,12 +238,10 @@ def verify(path: Path) -> CheckpointManifest:
     try:
         stat = path.stat()
     except OSError as exc:
-        raise CheckpointError(
-            f"{path.name} cannot be read: {exc.strerror}.", reason="not_readable", subject=path.name
-        ) from exc
+        raise CheckpointError(f"{path.name} cannot be read: {exc.strerror}.") from exc
     result = _verify(path, stat.st_size, stat.st_mtime_ns)
     if isinstance(result, CheckpointError):
-        raise CheckpointError(result.message, reason=result.reason, subject=result.subject)
+        raise CheckpointError(result.message)
     return result
 
 
@@ -263,7 +255,7 @@ def _verify(path: Path, size: int, changed_ns: int) -> CheckpointManifest | Chec
                 remaining = range(part.size, 0, -_CHUNK_BYTES)
                 _check_part(path, part, (file.read(min(n_bytes, _CHUNK_BYTES)) for n_bytes in remaining))
     except CheckpointError as exc:
-        return CheckpointError(str(exc), reason=exc.reason, subject=exc.subject)
+        return CheckpointError(str(exc))
     return manifest
 
 
@@ -272,62 +264,44 @@ def _check_part(path: Path, part: CheckpointPart, chunks: Iterable[bytes]) -> No
     for chunk in chunks:
         digest.update(chunk)
     if digest.hexdigest() != part.digest:
-        raise CheckpointError(
-            f"{path.name} is damaged: the checksum of its part {part.name!r} is wrong.",
-            reason="checksum",
-            subject=path.name,
-        )
+        raise CheckpointError(f"{path.name} is damaged: the checksum of its part {part.name!r} is wrong.")
 
 
 def _read_manifest(path: Path, file: BinaryIO, size: int) -> CheckpointManifest:
     file.seek(0)
     if size < len(_MAGIC) + _TAIL_BYTES or file.read(len(_MAGIC)) != _MAGIC:
-        raise CheckpointError(
-            f"{path.name} is not a checkpoint, or its beginning is damaged.", reason="damaged", subject=path.name
-        )
+        raise CheckpointError(f"{path.name} is not a checkpoint, or its beginning is damaged.")
     file.seek(size - _TAIL_BYTES)
     tail = file.read(_TAIL_BYTES)
     digest, length = tail[:_DIGEST_BYTES], int.from_bytes(tail[_DIGEST_BYTES : -len(_MAGIC)], "big")
     start = size - _TAIL_BYTES - length
     if not tail.endswith(_MAGIC) or start < len(_MAGIC):
-        raise CheckpointError(f"{path.name} is cut short, or its end is damaged.", reason="damaged", subject=path.name)
+        raise CheckpointError(f"{path.name} is cut short, or its end is damaged.")
     file.seek(start)
     text = file.read(length)
     if _digest(text) != digest:
-        raise CheckpointError(
-            f"{path.name} is damaged: the checksum of its manifest is wrong.", reason="checksum", subject=path.name
-        )
+        raise CheckpointError(f"{path.name} is damaged: the checksum of its manifest is wrong.")
     try:
         return _parse_manifest(path, json.loads(text), parts_end=start)
     except (ValueError, KeyError, TypeError) as exc:
         raise CheckpointError(
-            f"{path.name} is not a checkpoint of this program: its manifest is not valid ({exc}).",
-            reason="damaged",
-            subject=path.name,
+            f"{path.name} is not a checkpoint of this program: its manifest is not valid ({exc})."
         ) from exc
 
 
 def _parse_manifest(path: Path, content: Mapping[str, Any], *, parts_end: int) -> CheckpointManifest:
     if content["schema"] != SCHEMA:
-        raise CheckpointError(
-            f"{path.name} has schema {content['schema']}, this version reads schema {SCHEMA}.",
-            reason="other_schema",
-            subject=path.name,
-        )
+        raise CheckpointError(f"{path.name} has schema {content['schema']}, this version reads schema {SCHEMA}.")
     parts = tuple(CheckpointPart(**part) for part in content["parts"])
     offset = len(_MAGIC)
     for part in parts:
         if part.start != offset:
             raise CheckpointError(
-                f"{path.name} is damaged: its part {part.name!r} starts at byte {part.start:,}, not {offset:,}.",
-                reason="damaged",
-                subject=path.name,
+                f"{path.name} is damaged: its part {part.name!r} starts at byte {part.start:,}, not {offset:,}."
             )
         offset += part.size
     if offset != parts_end:
-        raise CheckpointError(
-            f"{path.name} is damaged: its parts do not fill the file.", reason="damaged", subject=path.name
-        )
+        raise CheckpointError(f"{path.name} is damaged: its parts do not fill the file.")
     return CheckpointManifest(str(content["run_id"]), int(content["env_step"]), parts)
 
 

@@ -7,9 +7,10 @@
     ├── EnvUnavailableError     an environment or map is unknown, or something that it needs is not installed
     ├── CheckpointError         a checkpoint is missing, truncated or of another configuration
     ├── NonFiniteLossError      training produced NaN or infinity
-    ├── ClusterError            a cluster cannot be reached, lacks something, or lost its workers
+    ├── ClusterError            a cluster cannot be reached or lacks something, or a worker on it failed
     ├── RunInterruptedError     a run was killed before its first checkpoint
     └── StorageError            the database cannot be opened, read or written
+        ├── FileMissingError    the SQLite file was moved or deleted while it was in use
         ├── RunNotFoundError    no run, or more than one run, has this id
         ├── RunStateError       the state of the run does not allow the operation
         │   └── CommandTimeoutError  a trainer did not acknowledge a command in time
@@ -17,8 +18,8 @@
         ├── EntryChangedError   another user changed the notebook entry in the meantime
         └── DataRemovedError    the data were removed by thinning, or are not part of the bundle
 
-An error contains data. `ConfigError.faults` lists the faults of settings; every other error has a `reason` and a
-`subject`. `describe_fault` and `describe_error` make the text where it is shown. No code parses the text.
+An error is a class, a message and a hint. `ConfigError.faults` lists the faults of settings, because forms read them.
+`describe_fault` and `describe_error` make the text where it is shown. No code parses the text.
 A message has the form: thing + rule + value. Next step.
 """
 
@@ -97,16 +98,12 @@ class EmtcError(Exception):
     Args:
         message: The cause.
         hint: The next step for the user: complete sentences, or empty.
-        reason: Fixed word for the kind of fault, such as "read_only". Callers and tests compare it.
-        subject: The object concerned: id of a run, path, setting or column.
     """
 
-    def __init__(self, message: str = "", *, hint: str = "", reason: str = "", subject: object = "") -> None:
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.reason = reason
-        self.subject = subject
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.message, self.hint) if part)
@@ -169,11 +166,15 @@ class RunInterruptedError(EmtcError):
 
 
 class ClusterError(EmtcError):
-    """A cluster cannot be reached, lacks something that a run needs, or lost its workers."""
+    """A cluster cannot be reached or lacks something that a run needs, or a worker on it failed."""
 
 
 class StorageError(EmtcError):
     """The database cannot be opened, read or written."""
+
+
+class FileMissingError(StorageError):
+    """The SQLite file was moved or deleted while it was in use."""
 
 
 class RunNotFoundError(StorageError):

@@ -68,7 +68,7 @@ def parse_address(address: str) -> "Path | URL":
     text = _find_path(as_address(address))
     if text is not None:
         if not text or _is_in_memory(text):
-            raise StorageError(_NOT_A_FILE, reason="not_a_database", subject=address)
+            raise StorageError(_NOT_A_FILE)
         return _resolve_path(text)
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
@@ -82,7 +82,7 @@ def parse_address(address: str) -> "Path | URL":
             f"{text} is not a database URL. Write a path such as runs/emtc.db, or postgresql://…"
         ) from error
     if backend == "sqlite":
-        raise StorageError(_NOT_A_FILE, reason="not_a_database", subject=address)
+        raise StorageError(_NOT_A_FILE)
     if backend != "postgresql":
         raise StorageError(f"The database must be SQLite or PostgreSQL (got {backend}).")
     return parsed if "+" in parsed.drivername else parsed.set(drivername="postgresql+psycopg")
@@ -117,9 +117,7 @@ def connect(path: Path, *, wait_s: float, writes: bool, mode: Literal["ro", "rw"
             if log.exists() and log.stat().st_size:
                 raise StorageError(
                     f"The folder {path.parent} is read-only, and the last records are still in {log.name}. Make the "
-                    "folder writable, or copy both files to another one.",
-                    reason="read_only_folder",
-                    subject=path,
+                    "folder writable, or copy both files to another one."
                 ) from error
             return connect_uri(f"{path.as_uri()}?immutable=1", factory=ImmutableConnection)
     return connection
@@ -135,14 +133,8 @@ def check_exists(path: Path, what_else: str = "") -> None:
         return
     decoded = [Path(unquote(str(path))), Path(str(path).partition("?")[0])]
     if other := next((other for other in decoded if other != path and other.is_file()), None):
-        raise StorageError(
-            f"There is no database at {path}. The path is not decoded. Did you mean {other}?",
-            reason="not_found",
-            subject=path,
-        )
-    raise StorageError(
-        f"There is no database at {path}. Choose another with --db{what_else}", reason="not_found", subject=path
-    )
+        raise StorageError(f"There is no database at {path}. The path is not decoded. Did you mean {other}?")
+    raise StorageError(f"There is no database at {path}. Choose another with --db{what_else}")
 
 
 def get_log_path(path: Path) -> Path:
@@ -173,11 +165,7 @@ def create_file(path: Path) -> list[Path]:
     except OSError as error:
         remove_created(created)
         reason = (error.strerror or str(error)).lower()
-        raise StorageError(
-            f"The database {path} cannot be written: {reason}. Choose another with --db.",
-            reason="not_writable",
-            subject=path,
-        ) from error
+        raise StorageError(f"The database {path} cannot be written: {reason}. Choose another with --db.") from error
     return created
 
 
@@ -233,11 +221,7 @@ def _resolve_path(text: str) -> Path:
             raise OSError(0, f"it is a link to {path.readlink()}, which does not exist")
     except (OSError, RuntimeError, ValueError) as error:  # path too long, unknown user, or a zero byte
         reason = str(getattr(error, "strerror", None) or error).rstrip(".").lower()
-        raise StorageError(
-            f"{shorten(text)} cannot be a database: {reason}. Choose another with --db.",
-            reason="not_a_database",
-            subject=text,
-        ) from error
+        raise StorageError(f"{shorten(text)} cannot be a database: {reason}. Choose another with --db.") from error
     return path
 
 

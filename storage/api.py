@@ -313,11 +313,7 @@ class RecordedRun:
         ids = [n for n, at in zip(listed["id"], listed["env_step"], strict=True) if step is None or at <= step]
         if not ids:
             steps = ", ".join(map(str, listed["env_step"])) or "none"
-            raise StorageError(
-                f"Run {self.id} has no snapshot at or before env step {step}; there are: {steps}.",
-                reason="not_found",
-                subject=step,
-            )
+            raise StorageError(f"Run {self.id} has no snapshot at or before env step {step}; there are: {steps}.")
         snapshot = get_snapshot(self.db, int(ids[-1]))
         names = ("xi", "n_call", "n_xi", "t", "reward", "idx_next", "episode", "delta_mem", "beta")
         columns = {name: getattr(snapshot, name) for name in names}

@@ -21,15 +21,13 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, StatementError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from emtc_core.errors import StorageError
+from emtc_core.errors import FileMissingError, StorageError
 from emtc_core.install import get_install_command
 from storage import address
 from storage.guards import check_identifier, hide_passwords, make_unreadable_error, shorten
 from storage.schema import create_tables, has_tables
 
 READ_ONLY_VARIABLE = "EMTC_READ_ONLY"
-FILE_MISSING: Final = "file_missing"
-"""The `reason` of an error if the file of an open SQLite database is no longer at its path."""
 BUSY_TIMEOUT_S = 10.0
 """Maximum time that SQLite waits for a lock."""
 PAGE_BYTES = 8192
@@ -107,9 +105,7 @@ class Database:
         """
         if self.writer is None:
             reason = f" {READ_ONLY_VARIABLE}=1 is set." if is_read_only() else ""
-            raise StorageError(
-                f"{self.safe_url} was opened read-only.{reason}", reason="opened_read_only", subject=self.safe_url
-            )
+            raise StorageError(f"{self.safe_url} was opened read-only.{reason}")
         self.check_file()
         with _convert_errors(self.writer), self.writer.connect() as connection:
             connection.execution_options(durable=durable)  # SQLite: read by `_begin`
@@ -122,13 +118,11 @@ class Database:
         """Raise if the SQLite file was moved or deleted. An open connection would still write to it.
 
         Raises:
-            StorageError: If no file is at the path. The reason is FILE_MISSING.
+            FileMissingError: If no file is at the path.
         """
         if self.path is not None and not self.path.exists():
-            raise StorageError(
-                f"The database file {self.path} was moved or deleted while it was in use. Move it back.",
-                reason=FILE_MISSING,
-                subject=self.path,
+            raise FileMissingError(
+                f"The database file {self.path} was moved or deleted while it was in use. Move it back."
             )
 
     def dispose(self) -> None:
@@ -183,9 +177,7 @@ def check_not_read_only(what: str) -> None:
         StorageError: If it is set.
     """
     if is_read_only():
-        raise StorageError(
-            f"This process cannot {what}: {READ_ONLY_VARIABLE}=1 makes it read-only.", reason="read_only", subject=what
-        )
+        raise StorageError(f"This process cannot {what}: {READ_ONLY_VARIABLE}=1 makes it read-only.")
 
 
 def sweep_folder(database: Database, sweep_id: str) -> Path:
@@ -286,9 +278,7 @@ def _serialize_json(value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except ValueError as error:  # the JSON functions of a database cannot read NaN
-        raise StorageError(
-            "NaN and infinity cannot be stored in a JSON column. Replace them by null.", reason="not_json"
-        ) from error
+        raise StorageError("NaN and infinity cannot be stored in a JSON column. Replace them by null.") from error
 
 
 def _parse_json(stored: Any) -> Any:
@@ -307,8 +297,6 @@ def _prepare_tables(database: Database) -> None:
         raise StorageError(
             f"{database.safe_url} is empty: it has no tables yet.",
             hint="Start a run in it first, without read-only access: emtc train",
-            reason="empty",
-            subject=database.safe_url,
         )
     with database.transaction() as connection:
         create_tables(connection, database.safe_url)
@@ -348,7 +336,7 @@ def _convert_errors(engine: Engine) -> Generator[None]:
     except StatementError as error:
         if isinstance(error.orig, StorageError):
             raise error.orig from None
-        raise StorageError(f"A value cannot be stored: {_first_line(error.orig)}.", reason="wrong_type") from error
+        raise StorageError(f"A value cannot be stored: {_first_line(error.orig)}.") from error
     except driver.Error as error:
         raise _make_failure(error) from error
     except UnicodeError as error:  # for example half of a surrogate pair
@@ -364,8 +352,7 @@ def _is_full(error: BaseException | None) -> bool:
 
 
 def _make_failure(error: BaseException | None) -> StorageError:
-    reason = "disk_full" if _is_full(error) else "failed"
-    return StorageError(f"The database failed: {_first_line(error)}.", reason=reason, subject=type(error).__name__)
+    return StorageError(f"The database failed: {_first_line(error)}.")
 
 
 def _first_line(error: BaseException | None) -> str:

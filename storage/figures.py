@@ -74,7 +74,7 @@ def _write_error(error: EmtcError) -> tuple[str, dict[str, Any]]:
             {name: value for name, value in vars(fault).items() if value is not NO_VALUE} for fault in error.faults
         ]
         return kind, {"faults": given}
-    return kind, {name: getattr(error, name) for name in ("message", "hint", "reason", "subject")}
+    return kind, {name: getattr(error, name) for name in ("message", "hint")}
 
 
 def _read_error(kind: str, data: dict[str, Any]) -> EmtcError:

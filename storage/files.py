@@ -42,29 +42,19 @@ def get_configured_folder() -> Path | None:
         return None
     if "://" in text:
         raise StorageError(
-            f"{FILES_VARIABLE} must be a folder, not a URL. Mount it, and set {FILES_VARIABLE} to the mounted folder.",
-            reason="is_a_url",
-            subject=FILES_VARIABLE,
+            f"{FILES_VARIABLE} must be a folder, not a URL. Mount it, and set {FILES_VARIABLE} to the mounted folder."
         )
     try:
         folder = Path(text).expanduser()
     except RuntimeError as error:
         raise StorageError(
-            f"{FILES_VARIABLE} is {shorten(text)}, but there is no such user on this machine.",
-            reason="unknown_user",
-            subject=FILES_VARIABLE,
+            f"{FILES_VARIABLE} is {shorten(text)}, but there is no such user on this machine."
         ) from error
     if not folder.is_absolute():
-        raise StorageError(
-            f"{FILES_VARIABLE} must be an absolute path such as /shared/emtc, got {shorten(text)}.",
-            reason="not_absolute",
-            subject=FILES_VARIABLE,
-        )
+        raise StorageError(f"{FILES_VARIABLE} must be an absolute path such as /shared/emtc, got {shorten(text)}.")
     if not _is_folder(folder):
         raise StorageError(
-            f"{FILES_VARIABLE} is {shorten(text)}, which is not a folder on this machine. Create it or mount it.",
-            reason="not_found",
-            subject=FILES_VARIABLE,
+            f"{FILES_VARIABLE} is {shorten(text)}, which is not a folder on this machine. Create it or mount it."
         )
     return folder
 
@@ -102,9 +92,7 @@ def check_files_folder() -> None:
     except OSError as error:
         cause = (error.strerror or str(error)).lower()
         raise StorageError(
-            f"{FILES_VARIABLE} is {folder}, which cannot be written: {cause}. Choose another folder.",
-            reason="not_writable",
-            subject=FILES_VARIABLE,
+            f"{FILES_VARIABLE} is {folder}, which cannot be written: {cause}. Choose another folder."
         ) from error
 
 

@@ -26,11 +26,7 @@ def check_identifier(value: object, what: str = "The id of a run") -> str:
     """
     if isinstance(value, str) and IDENTIFIER.fullmatch(value):
         return value
-    raise StorageError(
-        f"{what} must be 1 to 12 letters, digits, - and _ (got {shorten(value)}).",
-        reason="not_an_identifier",
-        subject=value,
-    )
+    raise StorageError(f"{what} must be 1 to 12 letters, digits, - and _ (got {shorten(value)}).")
 
 
 def shorten(value: object) -> str:
@@ -46,9 +42,7 @@ def make_unreadable_error(cause: object) -> StorageError:
         cause: The cause: a clause, or the exception that reading has raised.
     """
     return StorageError(
-        f"This data cannot be read: {str(cause).rstrip('.')}.",
-        hint="Check the database with: emtc db check",
-        reason="damaged",
+        f"This data cannot be read: {str(cause).rstrip('.')}.", hint="Check the database with: emtc db check"
     )
 
 

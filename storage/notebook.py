@@ -155,9 +155,7 @@ def edit_entry(
         if base_updated_at is not None and changed_at != base_updated_at:
             raise EntryChangedError(
                 f"Entry {entry_id} was changed at {changed_at:%H:%M:%S} UTC, after you opened it. "
-                "Your changes were not saved. Compare both versions and save again.",
-                reason="changed",
-                subject=entry_id,
+                "Your changes were not saved. Compare both versions and save again."
             )
         now = max(datetime.now(UTC), changed_at + timedelta(microseconds=1))
         values = {"title": _remove_nul(title), "body": _remove_nul(body), "updated_at": now}
@@ -202,11 +200,7 @@ def _remove_nul(text: str) -> str:
 def _get_row(connection: Connection, statement: Statement, entry_id: int) -> Any:
     row = connection.execute(statement).one_or_none()
     if row is None:
-        raise EntryNotFoundError(
-            f"There is no notebook entry {entry_id}. List them with: emtc notebook",
-            reason="not_found",
-            subject=entry_id,
-        )
+        raise EntryNotFoundError(f"There is no notebook entry {entry_id}. List them with: emtc notebook")
     return row
 
 

@@ -40,11 +40,7 @@ def open_output(path: Path) -> Generator[BinaryIO]:
         with parent_folder(path), replace_atomically(path) as file:
             yield file
     except OSError as error:
-        raise StorageError(
-            f"{path} cannot be written: {error.strerror or error}. Choose another --out.",
-            reason="not_writable",
-            subject=path,
-        ) from error
+        raise StorageError(f"{path} cannot be written: {error.strerror or error}. Choose another --out.") from error
 
 
 @contextmanager

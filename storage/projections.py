@@ -67,9 +67,7 @@ def save_projection(
     """
     if not np.isfinite(coordinates).all():
         raise StorageError(
-            f"The {method} of snapshot {snapshot_id} has coordinates that are NaN or infinite. It is not stored.",
-            reason="not_finite",
-            subject=snapshot_id,
+            f"The {method} of snapshot {snapshot_id} has coordinates that are NaN or infinite. It is not stored."
         )
     values = {
         "snapshot_id": snapshot_id,
@@ -84,9 +82,7 @@ def save_projection(
         width = 2 if not method.startswith(EMBEDDING_PREFIX) else coordinates.shape[-1]
         if size is None or coordinates.shape != (size, width):
             raise StorageError(
-                f"Snapshot {snapshot_id} has {size or 0} nodes; coordinates have shape {coordinates.shape}.",
-                reason="other_shape",
-                subject=snapshot_id,
+                f"Snapshot {snapshot_id} has {size or 0} nodes; coordinates have shape {coordinates.shape}."
             )
         return connection.execute(insert(ProjectionRow).returning(ProjectionRow.id), values).scalar_one()
 
@@ -161,7 +157,7 @@ def get_job(db: Database, job_id: int) -> JobRow:
     with db.read() as connection:
         row = connection.execute(select(Job.__table__).where(Job.id == job_id)).one_or_none()
     if row is None:
-        raise StorageError(f"There is no projection job {job_id}.", reason="not_found", subject=job_id)
+        raise StorageError(f"There is no projection job {job_id}.")
     return _make_row(row)
 
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from emtc_core.errors import StorageError
-from storage.engine import FILE_MISSING, Database, open_database
+from emtc_core.errors import FileMissingError, StorageError
+from storage.engine import Database, open_database
 
 REMIND_S = 60.0
 """Interval between two warnings about the same outage."""
@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 
 def is_transient(db: Database, error: StorageError) -> bool:
     """Return whether an error is transient: a full disk, a lock, a moved file or an unreachable server."""
-    if error.reason == FILE_MISSING:
+    if isinstance(error, FileMissingError):
         return True
     cause = error.__cause__
     if not isinstance(cause, db.reader.dialect.loaded_dbapi.OperationalError):

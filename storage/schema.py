@@ -36,18 +36,13 @@ def has_tables(connection: Connection, url: str) -> bool:
         version = "unknown"
     else:
         raise StorageError(
-            f"{url} is not a database of EMTC Lab: it contains {sorted(tables)[0]}.",
-            hint="Choose another with --db.",
-            reason="not_a_database",
-            subject=url,
+            f"{url} is not a database of EMTC Lab: it contains {sorted(tables)[0]}.", hint="Choose another with --db."
         )
     if version != str(SCHEMA_VERSION):
         raise StorageError(
             f"{url} was written by another version of EMTC Lab (schema {version}; this version reads "
             f"{SCHEMA_VERSION}).",
             hint="Use that version, or start a new database with --db.",
-            reason="other_schema",
-            subject=version,
         )
     return True
 

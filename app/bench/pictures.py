@@ -158,7 +158,7 @@ def _wait_until_still(page: Any) -> None:
         if screenshot == last:
             return
         if time.monotonic() > deadline:
-            raise EmtcError(f"The page still changes after {STILL_TIMEOUT_S:g} s.", reason="timeout", subject=page.url)
+            raise EmtcError(f"The page still changes after {STILL_TIMEOUT_S:g} s.")
         last = screenshot
         page.wait_for_timeout(_STILL_INTERVAL_MS)
 

@@ -29,7 +29,7 @@ from app.jobs.sweeps.plan import Plan, make_plan, parse_seeds
 from app.jobs.sweeps.ray_engine import Cluster, connect, count_slots, make_cluster, run_sweep_on_ray
 from app.jobs.sweeps.study import RUN, check_storage, find_best_trial, find_study
 from app.jobs.sweeps.worker import LeaveRequest, WorkerLoop, handle_leave_signals, summarize
-from emtc_core.errors import ClusterError, StorageError
+from emtc_core.errors import StorageError
 from storage.engine import Database, check_not_read_only, open_database
 from storage.files import check_files_folder, describe_files_folder
 from storage.retry import open_with_retry
@@ -227,9 +227,6 @@ def _run(
                 )
             else:
                 ended = _run_here(database, sweep_id, jobs, trains=trains, leave=leave, on_progress=on_progress)
-    except ClusterError as exc:
-        print_message(str(exc))
-        return 1
     except KeyboardInterrupt:
         print_message("Ended immediately. The same command resumes the runs from their last checkpoints.")
         return 1

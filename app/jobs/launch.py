@@ -140,11 +140,9 @@ def kill_run(db: Database, run_id: str) -> None:
     row = find_run(db, run_id)
     check_allowed(row.id, row.live_status, "kill")
     if row.host != socket.gethostname():
-        raise RunStateError(
-            f"Run {row.id} is trained on {row.host}. End its process there.", reason="other_host", subject=row.id
-        )
+        raise RunStateError(f"Run {row.id} is trained on {row.host}. End its process there.")
     if (process := find_trainer(row)) is None:
-        raise RunStateError(f"The process of run {row.id} has already ended.", reason="ended", subject=row.id)
+        raise RunStateError(f"The process of run {row.id} has already ended.")
     with suppress(psutil.NoSuchProcess):  # it has just ended
         process.kill()
 

@@ -23,7 +23,7 @@ from emtc_core.config.resolve import (
 from emtc_core.config.run import PRESETS, RunConfig, list_algos
 from emtc_core.config.values import FieldInfo, format_argument, parse_count
 from emtc_core.envs.registry import IMPORTED_BY_MAP
-from emtc_core.errors import ConfigError, EmtcError, Fault, describe_fault
+from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, Fault, describe_fault
 from emtc_core.plugins import Plugin, list_plugins
 
 PRESET, ALGO, ENV, MAP, STEPS, SEEDS, NAME = "preset", "algo", "env", "map", "steps", "seeds", "name"
@@ -118,7 +118,8 @@ def place_faults(error: EmtcError, keys: Iterable[str] = ()) -> dict[str, Fault]
     """Assign each fault of an error to a field.
 
     Args:
-        error: The error. If it contains no faults, its message is a fault of the field "" or of its subject.
+        error: The error. If it contains no faults, its message is a fault of the field "", or of the map if the
+            environment cannot be made.
         keys: Settings in the request. A fault that concerns several settings is assigned to those of them.
     """
     placed: dict[str, Fault] = {}
@@ -131,8 +132,7 @@ def place_faults(error: EmtcError, keys: Iterable[str] = ()) -> dict[str, Fault]
 
 
 def _make_fault(error: EmtcError) -> Fault:
-    fields = _list_settings() | _FIELD_OF_SETTING
-    key = error.subject if isinstance(error.subject, str) and error.subject in fields else ""
+    key = "env.map" if isinstance(error, EnvUnavailableError) else ""
     return Fault(key, hint=str(error))
 
 

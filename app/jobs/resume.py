@@ -116,13 +116,11 @@ def claim_to_resume(db: Database, run_id: str) -> str:
     check_allowed(row.id, row.live_status, "start" if row.live_status == "queued" else "resume")
     status = examine_checkpoints(db, row)
     if status.refusal:
-        raise RunStateError(f"Run {row.id} cannot resume here. {status.refusal}", reason="refused", subject=row.id)
+        raise RunStateError(f"Run {row.id} cannot resume here. {status.refusal}")
     if not status.can_resume:
         raise RunStateError(
             f"Run {row.id} has recorded {row.env_steps:,} steps and no usable checkpoint here. {status.reason} "
-            f"Its rows are kept. Start again from step 0, as a new run, with: emtc resume {row.id} --start-again",
-            reason="no_checkpoint",
-            subject=row.id,
+            f"Its rows are kept. Start again from step 0, as a new run, with: emtc resume {row.id} --start-again"
         )
     token = make_token()
     claim_to_train(db, row.id, token)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from app.jobs.signals import StopSignals, record_stop, stop_signals
 from emtc_core.control import StopRequested
-from emtc_core.errors import EmtcError, RunStateError
+from emtc_core.errors import RunStateError
 from storage.engine import Database
 from storage.retry import PATIENCE_S, open_with_retry, retry_transient
 from storage.runs.changes import finish_run
@@ -15,9 +15,6 @@ if TYPE_CHECKING:  # its import loads torch
     from emtc_core.training.trainer import RunSummary
 
 Announce = Callable[[str], None]
-
-REASON_SUFFIX = " [reason: {}]"
-"""End of the log line of an error that has a `reason`."""
 
 
 def train_detached(
@@ -52,8 +49,7 @@ def train_detached(
         except StopRequested:
             mark_stopped(database, run_id, token, signals, announce=announce)
         except Exception as exc:
-            reason = exc.reason if isinstance(exc, EmtcError) else ""
-            announce(f"{exc}{REASON_SUFFIX.format(reason) if reason else ''}")
+            announce(str(exc))
             return 1
     return 0
 

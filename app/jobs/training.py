@@ -216,9 +216,7 @@ def _open_recorder(database: Database, run_id: str, token: str) -> Generator[Dat
         reason = f" {n_lost} records could not be written: {blocked}" if n_lost and blocked else ""
         raise RunInterruptedError(
             f"Run {run_id} was ended at once, without a checkpoint.{reason} Resume it from the last checkpoint with: "
-            f"emtc resume {run_id}",
-            reason="ended",
-            subject=run_id,
+            f"emtc resume {run_id}"
         ) from exc
     except BaseException:
         recorder.close()
@@ -235,9 +233,7 @@ def _load_checkpoint(database: Database, run_id: str, store: CheckpointStore) ->
     if checkpoint is None and (steps := find_run(database, run_id).env_steps):
         raise CheckpointError(
             f"There is no checkpoint in {store.folder}, and run {run_id} has recorded {steps:,} steps. They are kept. "
-            f"Start again from step 0, as a new run, with: emtc resume {run_id} --start-again",
-            reason="no_checkpoint",
-            subject=run_id,
+            f"Start again from step 0, as a new run, with: emtc resume {run_id} --start-again"
         )
     for reason in checkpoint.skipped if checkpoint else ():
         _log.warning("run %s: a newer checkpoint is skipped: %s", run_id, reason)

@@ -98,11 +98,7 @@ def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
         terms_5 = get_device_step(embedder, rows=B, batches=updates).fit(embedder, state_MS, time_M1, h_M)
     loss, return_loss, state_loss, info_nce, accuracy = terms_5.tolist()
     if not np.isfinite(loss):
-        raise NonFiniteLossError(
-            f"The embedder's loss must be finite, got {loss}. Lower embed.lr.",
-            reason="embedder_loss",
-            subject="embed.lr",
-        )
+        raise NonFiniteLossError(f"The embedder's loss must be finite, got {loss}. Lower embed.lr.")
     return EmbedStats(
         loss=loss,
         return_loss=return_loss * unit**2,

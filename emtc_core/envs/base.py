@@ -219,12 +219,7 @@ def check_map(env: str, map: str, maps: list[str]) -> None:
         return
     close = get_close_matches(map, maps, n=1, cutoff=0.5)
     meant = f"Did you mean {close[0]}? " if close else ""
-    raise EnvUnavailableError(
-        f"{env} has no map {map!r}.",
-        hint=f"{meant}List all maps with: emtc envs",
-        reason="unknown_map",
-        subject="env.map",
-    )
+    raise EnvUnavailableError(f"{env} has no map {map!r}.", hint=f"{meant}List all maps with: emtc envs")
 
 
 def check_can_run(env: str, obstacle: str, how_to_get: str) -> None:
@@ -239,6 +234,4 @@ def check_can_run(env: str, obstacle: str, how_to_get: str) -> None:
         EnvUnavailableError: If `obstacle` is not empty.
     """
     if obstacle:
-        raise EnvUnavailableError(
-            f"{env} cannot run here: {obstacle}", hint=f"To get it: {how_to_get}", reason="missing", subject=env
-        )
+        raise EnvUnavailableError(f"{env} cannot run here: {obstacle}", hint=f"To get it: {how_to_get}")

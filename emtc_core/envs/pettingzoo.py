@@ -91,21 +91,13 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
     try:
         envs = [factory() for _ in range(n_envs)]
     except Exception as error:  # a user's code may raise anything; the traceback contains the cause
-        raise EnvUnavailableError(
-            f"{config.map} failed when it was called: {error!r}.", reason="factory_failed", subject="env.map"
-        ) from error
+        raise EnvUnavailableError(f"{config.map} failed when it was called: {error!r}.") from error
     if not hasattr(envs[0], "possible_agents"):
-        raise EnvUnavailableError(
-            f"{config.map} must make a parallel environment of PettingZoo, got {type(envs[0])}.",
-            reason="not_parallel",
-            subject="env.map",
-        )
+        raise EnvUnavailableError(f"{config.map} must make a parallel environment of PettingZoo, got {type(envs[0])}.")
     if hasattr(envs[0], "agent_iter"):
         raise EnvUnavailableError(
             f"{config.map} must make a parallel environment of PettingZoo, but its agents take turns. "
-            "Use the function that makes the parallel form, often parallel_env in the same module.",
-            reason="takes_turns",
-            subject="env.map",
+            "Use the function that makes the parallel form, often parallel_env in the same module."
         )
     return PettingZooEnv(envs, map=config.map, config=config.pettingzoo)
 
@@ -123,11 +115,7 @@ def check_module(map: str) -> None:
         return
     module = _parse_map(map)[0].partition(".")[0]
     if not has_user_module(module):
-        raise EnvUnavailableError(
-            f"env.map names a module that cannot be imported: No module named {module!r}.",
-            reason="not_importable",
-            subject="env.map",
-        )
+        raise EnvUnavailableError(f"env.map names a module that cannot be imported: No module named {module!r}.")
 
 
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
@@ -264,8 +252,6 @@ class PettingZooEnv:
                 raise EnvDataError(
                     f"The environment {self._map} has the agent {agents[0]!r} {fault} at step {self._t}.",
                     hint="Correct its possible_agents, agents or observations.",
-                    reason="agents",
-                    subject=agents[0],
                 )
 
     def _write_observations(
@@ -297,9 +283,7 @@ class _Spaces:
             if not isinstance(space, spaces.Discrete):
                 raise EnvUnavailableError(
                     f"{map} must have discrete actions, got {space} for {agent}. Select a finite set of actions with "
-                    "emtc_core.envs.zoo.wrapped.DiscreteActions.",
-                    reason="not_discrete",
-                    subject="env.map",
+                    "emtc_core.envs.zoo.wrapped.DiscreteActions."
                 )
             self._first_action[agent], self._n_actions[agent] = int(space.start), int(space.n)
         self.n_actions = max(self._n_actions.values())
@@ -352,11 +336,7 @@ def _parse_map(map: str) -> tuple[str, str]:
         return _WRAPPED, EXAMPLES[map].factory
     module, colon, factory = map.partition(":")
     if not (colon and factory.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-        raise EnvUnavailableError(
-            f"env.map must have the form {PLACEHOLDER} for pettingzoo, got {map!r}.",
-            reason="not_a_factory",
-            subject="env.map",
-        )
+        raise EnvUnavailableError(f"env.map must have the form {PLACEHOLDER} for pettingzoo, got {map!r}.")
     return module, factory
 
 
@@ -380,24 +360,16 @@ def _load_module(map: str) -> ModuleType:
         return import_user_module(module)
     except ImportError as error:
         reason = str(error).rstrip(".")
-        raise EnvUnavailableError(
-            f"env.map names a module that cannot be imported: {reason}.", reason="not_importable", subject="env.map"
-        ) from error
+        raise EnvUnavailableError(f"env.map names a module that cannot be imported: {reason}.") from error
     except Exception as error:  # a user's code may raise anything; the traceback contains the cause
-        raise EnvUnavailableError(
-            f"env.map names a module that failed when it was imported: {error!r}.",
-            reason="import_failed",
-            subject="env.map",
-        ) from error
+        raise EnvUnavailableError(f"env.map names a module that failed when it was imported: {error!r}.") from error
 
 
 def _load_factory(map: str) -> "Callable[[], ParallelEnv[Any, Any, Any]]":
     module, name = _load_module(map), _parse_map(map)[1]
     factory = getattr(module, name, None)
     if not callable(factory):
-        raise EnvUnavailableError(
-            f"{module.__name__} has no callable named {name!r}.", reason="not_callable", subject="env.map"
-        )
+        raise EnvUnavailableError(f"{module.__name__} has no callable named {name!r}.")
     return cast("Callable[[], ParallelEnv[Any, Any, Any]]", factory)  # `make_env` checks what it returns
 
 

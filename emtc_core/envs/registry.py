@@ -106,7 +106,7 @@ def check_available(config: EnvConfig) -> None:
     adapter.find_info(config)
     reason = adapter.find_unavailable_reason()
     if reason:
-        raise EnvUnavailableError(reason, hint="See: emtc doctor", reason="missing", subject=config.name)
+        raise EnvUnavailableError(reason, hint="See: emtc doctor")
 
 
 def is_external(config: EnvConfig) -> bool:
@@ -228,8 +228,6 @@ def get_adapter(name: str) -> Adapter:
         raise EnvUnavailableError(
             f"env.name must be one of {', '.join(names)} (got {name!r}).",
             hint=f"{suggestion}For a plug-in, install its package or list its module in EMTC_PLUGINS.",
-            reason="unknown",
-            subject="env.name",
         )
     return cast(Adapter, import_module(ADAPTERS[name]))  # a test checks that the module has all names of `Adapter`
 

@@ -38,7 +38,7 @@ def check_listed(map: str) -> None:
         EnvUnavailableError: If it is not listed.
     """
     if not is_allowed(map):
-        raise EnvUnavailableError(describe_unlisted(map), reason="unlisted", subject="env.map")
+        raise EnvUnavailableError(describe_unlisted(map))
 
 
 def describe_unlisted(map: str) -> str:

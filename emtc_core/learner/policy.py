@@ -49,11 +49,7 @@ class Policy:
             self.learner.set_state(dict(state))
         except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as exc:
             reason = str(exc).strip().splitlines()[-1].strip()
-            raise CheckpointError(
-                f"The checkpoint's weights do not fit {config.algo} on this game: {reason}",
-                reason="other_weights",
-                subject=config.algo,
-            ) from exc
+            raise CheckpointError(f"The checkpoint's weights do not fit {config.algo} on this game: {reason}") from exc
         self._n_envs = 0
         self._rng = np.random.default_rng(0)  # required by `act`, but not used by a greedy policy
 
@@ -90,9 +86,7 @@ class Policy:
             self.learner.start_episodes(self._n_envs)
         if len(obs) != self._n_envs:
             raise ShapeError(
-                f"obs must have {self._n_envs} games, as since reset(), got {len(obs)}. Call reset() first.",
-                reason="other_games",
-                subject="obs",
+                f"obs must have {self._n_envs} games, as since reset(), got {len(obs)}. Call reset() first."
             )
         return self.learner.act(obs, avail, epsilon=0.0, rng=self._rng)
 

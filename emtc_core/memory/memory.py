@@ -259,11 +259,7 @@ class EpisodicMemory:
         else:
             x = self.embedder.embed(state, t, for_write=for_write).cpu().numpy()
         if not np.isfinite(x).all():
-            raise NonFiniteLossError(
-                "Embeddings must be finite, got NaN or infinity. Lower embed.lr.",
-                reason="embeddings",
-                subject="embed.lr",
-            )
+            raise NonFiniteLossError("Embeddings must be finite, got NaN or infinity. Lower embed.lr.")
         return x
 
     def find(self, state: State, t: NDArray[np.integer[Any]], *, nearest: bool = False) -> Slots:

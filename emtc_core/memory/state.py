@@ -35,9 +35,7 @@ def fill_table(table: NodeTable, state: Mapping[str, Any]) -> None:
     if size > table.capacity or state_dim != table.state.shape[1] or dim != table.x.shape[1]:
         raise CheckpointError(
             f"The checkpoint's memory has {size} nodes of {state_dim} state and {dim} embedding dimensions; this "
-            f"run has {table.capacity} of {table.state.shape[1]} and {table.x.shape[1]}. Resume the checkpoint's run.",
-            reason="other_sizes",
-            subject=f"{size} x {state_dim} x {dim}",
+            f"run has {table.capacity} of {table.state.shape[1]} and {table.x.shape[1]}. Resume the checkpoint's run."
         )
     table.size = 0
     table.reserve(size)

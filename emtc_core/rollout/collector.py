@@ -141,8 +141,6 @@ class Collector:
             f"The environment {info.env} ({info.map}) returned {fault} in the {name} of step "
             f"{t + first_step} of an episode.",
             hint="Correct the environment. Check it with: emtc_core.envs.checker.check_env(env)",
-            reason="non_finite",
-            subject=name,
         )
 
 

@@ -132,9 +132,7 @@ class CheckpointStore:
                 raise CheckpointError(
                     f"The checkpoint at step {env_step:,} could not be written for {FULL_DISK_TIMEOUT_S:.0f} s: "
                     f"{reason}. All rows are recorded. Free disk space or make the folder writable, and resume: the "
-                    "run continues from the checkpoint before.",
-                    reason="no_room",
-                    subject=env_step,
+                    "run continues from the checkpoint before."
                 )
             time.sleep(RETRY_INTERVAL_S)
 
@@ -229,14 +227,14 @@ class CheckpointStore:
             try:
                 env_step, state = load(path, run_id=self._run_id)
                 if reason := find_mismatch(env_step):
-                    raise CheckpointError(f"{path.name} does not fit: {reason}", reason="other_run", subject=path.name)
+                    raise CheckpointError(f"{path.name} does not fit: {reason}")
             except CheckpointError as exc:
                 faults.append(exc)
             else:
                 return LoadedCheckpoint(env_step, state, path.name, tuple(map(str, faults)))
         if faults:
             message = f"No checkpoint in {self.folder} can be used. {' '.join(map(str, faults))}"
-            raise CheckpointError(message, reason=faults[0].reason, subject=self.folder)
+            raise CheckpointError(message)
         return None
 
 

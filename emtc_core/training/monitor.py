@@ -100,9 +100,7 @@ class LossWatch:
                     np.savez_compressed(file, allow_pickle=False, **_list_arrays(pending.inputs))
                 raise NonFiniteLossError(
                     f"The training loss became {loss} at update {pending.update}. Lower train.lr or "
-                    f"train.reward_scale. The batch is saved in {path}",
-                    reason="training_loss",
-                    subject=pending.update,
+                    f"train.reward_scale. The batch is saved in {path}"
                 )
 
 

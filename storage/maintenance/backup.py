@@ -51,26 +51,16 @@ def back_up_database(db: Database, place: Path | None = None) -> Path:
     """
     check_not_read_only("back up a database")
     if db.path is None:
-        raise StorageError(
-            "Only SQLite databases can be copied. For PostgreSQL use: pg_dump --format=custom", reason="server"
-        )
+        raise StorageError("Only SQLite databases can be copied. For PostgreSQL use: pg_dump --format=custom")
     place = place or db.path.with_name(f"{db.path.stem}.backup-{datetime.now(UTC):%Y%m%d-%H%M%S}.db")
     if os.path.lexists(place):
-        raise StorageError(
-            f"{place} already exists, and a backup does not replace files. Choose another name.",
-            reason="exists",
-            subject=place,
-        )
+        raise StorageError(f"{place} already exists, and a backup does not replace files. Choose another name.")
     try:
         with parent_folder(place), replace_atomically(place, durable=True, private=True) as file:
             _copy_pages(db.path, Path(file.name))
     except (OSError, sqlite3.Error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise StorageError(
-            f"The backup {place} cannot be written: {reason}. Choose another path.",
-            reason="not_writable",
-            subject=place,
-        ) from error
+        raise StorageError(f"The backup {place} cannot be written: {reason}. Choose another path.") from error
     return place
 
 
@@ -84,17 +74,11 @@ def vacuum(db: Database) -> VacuumResult:
     """
     check_not_read_only("vacuum a database")
     if db.writer is None:
-        raise StorageError(
-            f"{db.safe_url} was opened read-only and cannot be vacuumed.",
-            reason="opened_read_only",
-            subject=db.safe_url,
-        )
+        raise StorageError(f"{db.safe_url} was opened read-only and cannot be vacuumed.")
     if active := list_active_runs(db):
         listed = ", ".join(active[:_MAX_LISTED_RUNS]) + (" …" if len(active) > _MAX_LISTED_RUNS else "")
         raise RunStateError(
-            f"A vacuum must wait until no run is active. Active runs: {listed}. Stop them with: emtc stop RUN",
-            reason="at_work",
-            subject=listed,
+            f"A vacuum must wait until no run is active. Active runs: {listed}. Stop them with: emtc stop RUN"
         )
     with db.read() as connection:
         before, _ = file_sizes(connection, db)

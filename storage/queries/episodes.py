@@ -85,7 +85,7 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
     with db.read() as connection:
         row = connection.execute(outline.where(*key)).one_or_none()
         if row is None:
-            raise StorageError(f"Run {run_id} has no episode {episode}.", reason="not_found", subject=episode)
+            raise StorageError(f"Run {run_id} has no episode {episode}.")
         in_episode = Transition.env_step.between(row.first_env_step, row.first_env_step + row.length - 1)
         statement = gate_values.where(Transition.run_id == run_id, in_episode).order_by(Transition.env_step)
         steps = connection.execute(statement).all()
@@ -113,9 +113,7 @@ def _make_removed_error(connection: Connection, run_id: str, episode: int) -> Da
     advice = " Look at an evaluation episode instead." if connection.execute(playback).first() else ""
     return DataRemovedError(
         f"The trajectory of episode {episode} of run {run_id} was deleted by thinning (emtc db thin), or is not part "
-        f"of this bundle. Its outcome and the run's curves are still stored.{advice}",
-        reason="removed",
-        subject=episode,
+        f"of this bundle. Its outcome and the run's curves are still stored.{advice}"
     )
 
 
@@ -165,9 +163,7 @@ def iter_trajectories(db: Database, run_id: str, episodes: Iterable[int]) -> Ite
             row = rows.get(episode)
             if row is None or row.trajectory == EMPTY_TRAJECTORY:
                 raise StorageError(
-                    f"The states of episode {episode} of run {run_id} are not stored. Choose another run.",
-                    reason="not_found",
-                    subject=episode,
+                    f"The states of episode {episode} of run {run_id} are not stored. Choose another run."
                 )
             outcome = (run_id, episode, row.first_env_step, row.won, row.episode_return)
             yield Trajectory(*outcome, **unpack_trajectory(row.trajectory))
@@ -190,11 +186,7 @@ def get_playback(db: Database, run_id: str, env_step: int, episode: int) -> Traj
     with db.read() as connection:
         row = connection.execute(select(*columns).where(*key)).one_or_none()
     if row is None:
-        raise StorageError(
-            f"Run {run_id} has no stored playback {episode} of the evaluation at env step {env_step}.",
-            reason="not_found",
-            subject=episode,
-        )
+        raise StorageError(f"Run {run_id} has no stored playback {episode} of the evaluation at env step {env_step}.")
     return Trajectory(run_id, episode, env_step, row.won, row.episode_return, **unpack_trajectory(row.trajectory))
 
 

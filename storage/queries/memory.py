@@ -171,7 +171,7 @@ def get_snapshot(db: Database, snapshot_id: int) -> Snapshot:
     with db.read() as connection:
         row = connection.execute(select(SnapshotRow.__table__).where(SnapshotRow.id == snapshot_id)).one_or_none()
         if row is None:
-            raise StorageError(f"There is no snapshot {snapshot_id}.", reason="not_found", subject=snapshot_id)
+            raise StorageError(f"There is no snapshot {snapshot_id}.")
         episodes = connection.execute(
             select(EpisodeRow.episode, EpisodeRow.first_env_step).where(EpisodeRow.run_id == row.run_id)
         ).all()
@@ -198,7 +198,7 @@ def get_nodes(db: Database, snapshot_id: int) -> Nodes:
         columns = [getattr(SnapshotRow, name) for name in names]
         row = connection.execute(select(*columns).where(SnapshotRow.id == snapshot_id)).one_or_none()
     if row is None:
-        raise StorageError(f"There is no snapshot {snapshot_id}.", reason="not_found", subject=snapshot_id)
+        raise StorageError(f"There is no snapshot {snapshot_id}.")
     return Nodes(snapshot_id, **_read_columns(row, names))
 
 
@@ -254,9 +254,7 @@ def get_node(db: Database, snapshot: Snapshot, slot: int) -> NodeDetail:
     row = snapshot.row_of(slot)
     if row is None:
         part = "" if snapshot.whole is None else ", which is a sample of the memory,"
-        raise StorageError(
-            f"Snapshot {snapshot.id}{part} has no node in slot {slot}.", reason="not_found", subject=slot
-        )
+        raise StorageError(f"Snapshot {snapshot.id}{part} has no node in slot {slot}.")
     t, episode, successor = int(snapshot.t[row]), int(snapshot.episode[row]), int(snapshot.idx_next[row])
     trajectory = get_trajectory(db, snapshot.run_id, episode)
     return NodeDetail(

@@ -118,6 +118,6 @@ def _are_equal(stored: Mapping[str, Any], params: Mapping[str, Any]) -> bool:
 def _get_projection(connection: Connection, projection_id: int) -> Projection:
     row = connection.execute(select(ProjectionRow.__table__).where(ProjectionRow.id == projection_id)).one_or_none()
     if row is None:
-        raise StorageError(f"There is no projection {projection_id}.", reason="not_found", subject=projection_id)
+        raise StorageError(f"There is no projection {projection_id}.")
     coordinates = unpack_array(row.coordinates)
     return Projection(row.id, row.snapshot_id, row.method, row.params, row.seconds, coordinates)

@@ -178,9 +178,7 @@ def _last_step(db: Database, name: TableName, run_id: str) -> int:
         if name == "transitions" and env_steps and not has_transitions(connection, run_id):
             raise StorageError(
                 f"The transitions of run {run_id} were deleted by thinning (emtc db thin), or are not part of this "
-                "bundle. Only their sums over 1,000 steps are stored, which the gate chart shows.",
-                reason="removed",
-                subject=run_id,
+                "bundle. Only their sums over 1,000 steps are stored, which the gate chart shows."
             )
         last = select(func.max(_step_column(table))).where(table.c.run_id == run_id)
         return connection.execute(last).scalar() or 0

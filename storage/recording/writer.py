@@ -18,10 +18,10 @@ from typing import Final
 
 from sqlalchemy import update
 
-from emtc_core.errors import EmtcError, RunNotFoundError, StorageError
+from emtc_core.errors import FileMissingError, RunNotFoundError, StorageError
 from emtc_core.metrics import is_known
 from emtc_core.recorder import AnswerRecord, EpisodeRecord, EvaluationRecord, GateStatsRecord, SnapshotRecord
-from storage.engine import FILE_MISSING, Database
+from storage.engine import Database
 from storage.files import StateFile
 from storage.models import Run
 from storage.recording.batch import Record, RecordBatch, estimate_bytes, make_batch
@@ -218,9 +218,7 @@ class DatabaseRecorder:
                 self._changed.wait(_WAIT_S)
             self._raise_failure()
             if self._is_closed:
-                raise StorageError(
-                    f"The recorder of run {self._run_id} is closed.", reason="closed", subject=self._run_id
-                )
+                raise StorageError(f"The recorder of run {self._run_id} is closed.")
             self._queue.append(record)
             self._n_accepted += 1
             self._waiting_bytes += size
@@ -230,9 +228,8 @@ class DatabaseRecorder:
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            reason = self._failure.reason if isinstance(self._failure, EmtcError) else "failed"
             message = f"Run {self._run_id} can no longer be recorded: {self._failure}"
-            raise StorageError(message, reason=reason, subject=self._run_id) from self._failure
+            raise StorageError(message) from self._failure
 
     def _run(self) -> None:
         """Write batches until the recorder closes. An error is raised by the trainer's next call."""
@@ -300,11 +297,7 @@ class DatabaseRecorder:
                 check_owned(connection, self._run_id, self._token)
             heartbeat = update(Run).where(Run.id == self._run_id).values(heartbeat_at=read_clock(connection))
             if connection.execute(heartbeat).rowcount != 1:
-                raise RunNotFoundError(
-                    f"Run {self._run_id} was deleted while it was being recorded.",
-                    reason="deleted",
-                    subject=self._run_id,
-                )
+                raise RunNotFoundError(f"Run {self._run_id} was deleted while it was being recorded.")
 
     def _retry(self, act: Callable[[bool], None]) -> bool:
         """Call a function, and again while the error is temporary. False if the recorder was abandoned.
@@ -318,7 +311,7 @@ class DatabaseRecorder:
                 act(is_retry)
             except StorageError as error:
                 is_overdue = time.monotonic() - started > MISSING_FILE_PATIENCE_S
-                if not is_transient(self._db, error) or (is_overdue and error.reason == FILE_MISSING):
+                if not is_transient(self._db, error) or (is_overdue and isinstance(error, FileMissingError)):
                     raise
                 is_retry = True
                 self._outage.failed(str(error))

@@ -72,9 +72,7 @@ def create_run(
             connection.execute(insert(Run), new | values | owner)
     except StorageError as error:
         if launch_token is not None and (existing := find_launch(db, launch_token)) is not None:
-            raise RunStateError(
-                f"This launch has already created run {existing}.", reason="launched", subject=existing
-            ) from error
+            raise RunStateError(f"This launch has already created run {existing}.") from error
         raise
     return str(new["id"])
 
@@ -112,7 +110,7 @@ def start_run(
         check_owner(row, token)
         if row.status != "queued":
             message = f"Run {run_id} is {row.status} and not queued, so its training cannot start."
-            raise RunStateError(message, reason=row.status, subject=run_id)
+            raise RunStateError(message)
         now = read_clock(connection)
         values: dict[str, Any] = {
             "status": "running",
@@ -153,7 +151,7 @@ def finish_run(
         check_owner(row, token)
         if row.status not in NOT_ENDED:
             message = f"Run {run_id} has already ended. Its status is {row.status}."
-            raise RunStateError(message, reason=row.status, subject=run_id)
+            raise RunStateError(message)
         now = read_clock(connection)
         values = ended_values(status, now, error=error) | {"heartbeat_at": now}
         connection.execute(update(Run).where(Run.id == run_id).values(**values))

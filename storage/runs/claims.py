@@ -43,8 +43,6 @@ TAKEOVER_AFTER_S: Final = 60.0
 """A worker claims a run of another owner after this time without a heartbeat."""
 NO_LIMIT = 1_000_000
 """Value of `jobs` without a limit."""
-OTHER_OWNER: Final = "other_owner"
-"""The `reason` of an error if another process has taken the run."""
 _COLUMNS = (*STATUS_COLUMNS, Run.sweep_id, Run.created_at, Run.started_at)
 
 
@@ -143,12 +141,12 @@ def check_owned(connection: Connection, run_id: str, token: str | None) -> None:
 def make_ownership_error(run_id: str) -> RunStateError:
     """Make the error of a process that does not own a run."""
     message = f"Run {run_id} belongs to another process now, so this process must not write to it."
-    return RunStateError(message, reason=OTHER_OWNER, subject=run_id)
+    return RunStateError(message)
 
 
 def make_deleted_error(run_id: str) -> RunNotFoundError:
     """Make the error of a trainer whose run was deleted."""
-    return RunNotFoundError(f"Run {run_id} was deleted while it was trained.", reason="deleted", subject=run_id)
+    return RunNotFoundError(f"Run {run_id} was deleted while it was trained.")
 
 
 def remove_owner(connection: Connection, row: Any) -> None:
@@ -265,16 +263,6 @@ class RunClaimer:
                         return ClaimedRun(row.id, resume=row.started_at is not None, token=token)
         return None
 
-    def count_free_and_active(self, sweep_id: str) -> tuple[int, int]:
-        """Count the runs of a sweep that can be claimed now, and the runs in training.
-
-        Raises:
-            StorageError: If the database cannot be read.
-        """
-        with self._noting_outages(), self._db.read() as connection:
-            free, n_active = self._split_free_and_active(connection, sweep_id)
-        return len(free), n_active
-
     @contextmanager
     def _noting_outages(self) -> Generator[None]:
         try:
@@ -387,7 +375,5 @@ def lock_sweep(connection: Connection, sweep_id: str) -> Any:
     """
     row = find_sweep_locked(connection, sweep_id)
     if row is None:
-        raise StorageError(
-            f'There is no sweep "{sweep_id}". List them with: emtc sweep --list', reason="not_found", subject=sweep_id
-        )
+        raise StorageError(f'There is no sweep "{sweep_id}". List them with: emtc sweep --list')
     return row

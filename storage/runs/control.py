@@ -157,13 +157,11 @@ def wait_for_acknowledgement(
             return f"Run {row.id} is {row.live_status}: it ended before it acknowledged {command}."
         if row.live_status == "lost":
             message = f"No response: the trainer of run {row.id} sends no heartbeat. See: emtc show {row.id}"
-            raise CommandTimeoutError(message, reason="trainer_gone", subject=row.id)
+            raise CommandTimeoutError(message)
         time.sleep(POLL_S)
     raise CommandTimeoutError(
         f"No response within {patience_s:.0f} s: the trainer of run {run_id} is starting or busy. "
-        f"It will {command} when it reads the command. See: emtc show {run_id}",
-        reason="timeout",
-        subject=run_id,
+        f"It will {command} when it reads the command. See: emtc show {run_id}"
     )
 
 
@@ -184,26 +182,18 @@ def send_command(db: Database, run_id: str, command: Command | QuestionKind, *, 
         RunStateError: If the status of the run does not allow the command, or it has no such episode.
     """
     if command not in _ACTIONS:
-        raise RunStateError(
-            f"A command is one of {', '.join(_ACTIONS)} (got {command}).", reason="unknown_command", subject=command
-        )
+        raise RunStateError(f"A command is one of {', '.join(_ACTIONS)} (got {command}).")
     row = find_run(db, run_id)
     check_allowed(row.id, row.live_status, _ACTIONS[command])
     if row.live_status == "queued":  # `stop_run` stops it
-        raise RunStateError(f"Run {row.id} is queued. No trainer reads its commands.", reason="queued", subject=row.id)
+        raise RunStateError(f"Run {row.id} is queued. No trainer reads its commands.")
     if episode is not None:
         if command != "play":
-            raise RunStateError(
-                f"Only play can repeat an episode (got {command} with episode {episode}).",
-                reason="not_a_play",
-                subject=command,
-            )
+            raise RunStateError(f"Only play can repeat an episode (got {command} with episode {episode}).")
         key = (EpisodeRow.run_id == row.id, EpisodeRow.episode == episode)
         with db.read() as connection:
             if connection.execute(select(EpisodeRow.episode).where(*key)).first() is None:
-                raise RunStateError(
-                    f"Run {row.id} has no recorded episode {episode}.", reason="no_episode", subject=episode
-                )
+                raise RunStateError(f"Run {row.id} has no recorded episode {episode}.")
     values: dict[str, Any] = {"run_id": row.id, "command": command, "episode": episode}
     with db.transaction() as connection:
         values["requested_at"] = read_clock(connection)

@@ -33,9 +33,7 @@ def check_tags(tags: Sequence[str]) -> list[str]:
         if not tag.strip() or tag != tag.strip() or len(tag) > LONGEST_TAG or "," in tag or not tag.isprintable():
             raise RunStateError(
                 f"A tag is 1 to {LONGEST_TAG} printable characters without a comma or a space at its ends "
-                f"(got {shorten(tag)}).",
-                reason="not_a_tag",
-                subject=tag,
+                f"(got {shorten(tag)})."
             )
     if len(set(tags)) > MOST_TAGS:
         raise RunStateError(f"A run can have at most {MOST_TAGS} tags (got {len(set(tags))}).")
@@ -156,7 +154,5 @@ def _read_locked(connection: Connection, run_ids: Sequence[str], *columns: Any) 
         statement = select(*by_name.values()).where(Run.id.in_(part)).order_by(Run.id).with_for_update(of=Run)
         rows = connection.execute(statement).all()
         if missing := set(part) - {row.id for row in rows}:
-            raise RunNotFoundError(
-                f'There is no run "{min(missing)}". List them with: emtc runs', reason="not_found", subject=min(missing)
-            )
+            raise RunNotFoundError(f'There is no run "{min(missing)}". List them with: emtc runs')
         yield from rows

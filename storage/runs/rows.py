@@ -95,13 +95,9 @@ def find_run(db: Database, prefix: str) -> RunRow:
     if len(rows) == 1 or exact:
         return make_run_row(db, (exact or rows)[0], now)
     if not rows:
-        raise RunNotFoundError(
-            f'Run "{prefix}" not found. List runs with: emtc runs', reason="not_found", subject=prefix
-        )
+        raise RunNotFoundError(f'Run "{prefix}" not found. List runs with: emtc runs')
     ids = ", ".join(row.id for row in rows[:5]) + (" …" if len(rows) > 5 else "")
-    raise RunNotFoundError(
-        f'More than one run starts with "{prefix}": {ids}. Write more of the id.', reason="ambiguous", subject=prefix
-    )
+    raise RunNotFoundError(f'More than one run starts with "{prefix}": {ids}. Write more of the id.')
 
 
 def make_run_row(db: Database, row: Any, now: datetime) -> RunRow:
@@ -174,7 +170,7 @@ def get_locked_row(connection: Connection, run_id: str) -> Any:
 def make_not_found_error(run_id: str) -> RunNotFoundError:
     """Make the error for an id that no run has."""
     message = f'There is no run "{run_id}". List them with: emtc runs'
-    return RunNotFoundError(message, reason="not_found", subject=run_id)
+    return RunNotFoundError(message)
 
 
 def format_seed(seed: object) -> str:
@@ -198,9 +194,7 @@ def check_not_imported(row: Any, act: str) -> None:
     """
     if (label := imported_label(row.config)) is not None:
         raise RunStateError(
-            f"Run {row.id} was imported ({label}). It has no checkpoint and no memory, so it cannot {act}.",
-            reason="imported",
-            subject=row.id,
+            f"Run {row.id} was imported ({label}). It has no checkpoint and no memory, so it cannot {act}."
         )
 
 

@@ -178,7 +178,5 @@ def check_allowed(run_id: str, status: Status, action: Action) -> None:
     *others, last = [name for name, actions in ALLOWED.items() if action in actions]
     names = f"{', '.join(others)} or {last}" if others else last
     raise RunStateError(
-        f"Run {run_id} is {status}; only a run that is {names} can {_PARTICIPLES[action]}. See: emtc show {run_id}",
-        reason=status,
-        subject=run_id,
+        f"Run {run_id} is {status}; only a run that is {names} can {_PARTICIPLES[action]}. See: emtc show {run_id}"
     )

@@ -422,11 +422,7 @@ def get_sweep(db: Database, sweep_id: str) -> Sweep:
         rows = connection.execute(select(*SweepRow.__table__.columns).where(starts).limit(2)).all()
     if len(rows) != 1 or not sweep_id.strip():
         count = "More than one" if len(rows) > 1 else "No"
-        raise StorageError(
-            f'{count} sweep starts with "{sweep_id}". List them with: emtc sweep --list',
-            reason="ambiguous" if rows else "not_found",
-            subject=sweep_id,
-        )
+        raise StorageError(f'{count} sweep starts with "{sweep_id}". List them with: emtc sweep --list')
     return _with_progress(db, rows)[0]
 
 

@@ -241,7 +241,7 @@ def test_a_strange_file_of_marks_is_an_empty_one(db, content):
 
 def test_a_server_that_only_shows_keeps_no_marks(db, monkeypatch):
     monkeypatch.setenv("EMTC_READ_ONLY", "1")
-    with raises(StorageError, reason="read_only"):
+    with pytest.raises(StorageError, match="EMTC_READ_ONLY"):
         mark_read(db, ["b"], existing_keys=["b"])
 
 

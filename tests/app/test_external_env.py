@@ -66,12 +66,12 @@ def list_warnings(caplog: pytest.LogCaptureFixture, map: str, **overrides: objec
 
 
 @pytest.mark.parametrize(
-    ("map", "reason"),
-    [("module:factory", "unlisted"), ("nonsense", "not_a_factory"), ("a_game_of_mine:make", "not_importable")],
+    ("map", "word"),
+    [("module:factory", "'module'"), ("nonsense", "nonsense"), ("a_game_of_mine:make", "a_game_of_mine")],
 )
-def test_a_map_without_a_module_is_refused_in_one_sentence_and_leaves_no_run(tmp_path, map, reason):
+def test_a_map_without_a_module_is_refused_in_one_sentence_and_leaves_no_run(tmp_path, map, word):
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
-    with raises(EnvUnavailableError, reason=reason, subject="env.map") as caught:
+    with pytest.raises(EnvUnavailableError, match=word) as caught:
         launch_run(db, plan(map))
     assert "\n" not in str(caught.value)
     assert len(list_runs(db)) == 0

@@ -1,12 +1,12 @@
 """What a run asks of a cluster, how many fit into it, and which databases its nodes reach."""
 
-import socket
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from app.jobs.sweeps.ray_engine import Cluster, check_database, count_slots, make_cluster
+from app.jobs.sweeps.ray_engine import Cluster, connect, count_slots, make_cluster
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import ClusterError, ConfigError
 from tests.errors import raises
@@ -46,11 +46,15 @@ def test_as_many_runs_fit_as_the_scarcest_thing_of_each_node_allows() -> None:
     assert count_slots(ray, Cluster("a:1", 2, 0)) == 4 + 1
     assert count_slots(ray, Cluster("a:1", 1, 0.1)) == 8
     assert count_slots(ray, Cluster("a:1", 1, 1)) == 2
+    with pytest.raises(ClusterError, match="GPU"):
+        count_slots(ray, Cluster("a:1", 1, 3))
 
 
-def test_a_sqlite_file_is_refused_where_other_machines_would_need_it() -> None:
-    here, there = {"NodeManagerHostname": socket.gethostname()}, {"NodeManagerHostname": "far-away"}
-    check_database("sqlite:///x.db", [here, here])
-    check_database("postgresql://x", [here, there])
-    with raises(ClusterError, reason="sqlite", subject="far-away"):
-        check_database("sqlite:///x.db", [here, there])
+def test_a_sqlite_file_is_refused_where_other_machines_would_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = {"Alive": True, "Resources": {"CPU": 4.0}, "NodeManagerHostname": "far-away"}
+    ray = SimpleNamespace(init=lambda **options: None, nodes=lambda: [node], shutdown=lambda: None)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(ClusterError, match="far-away"), connect(Cluster("auto"), "sqlite:///x.db"):
+        pass
+    with connect(Cluster("auto"), "postgresql://x") as connected:
+        assert connected is ray

@@ -158,8 +158,8 @@ def test_an_error_that_is_copied_to_another_process_keeps_its_faults() -> None:
     with pytest.raises(ConfigError) as caught:
         resolve(overrides=["embed.dim=0", "train.batch=0"])
     assert pickle.loads(pickle.dumps(caught.value)).faults == caught.value.faults
-    copied = pickle.loads(pickle.dumps(StorageError("Gone.", reason="missing", subject="x.db")))
-    assert (str(copied), copied.reason, copied.subject) == ("Gone.", "missing", "x.db")
+    copied = pickle.loads(pickle.dumps(StorageError("Gone.", hint="Look again.")))
+    assert (copied.message, copied.hint) == ("Gone.", "Look again.")
 
 
 def test_all_faults_are_found_together() -> None:

@@ -21,7 +21,6 @@ from emtc_core.embedder.networks import Embedder
 from emtc_core.embedder.return_scale import ReturnScale
 from emtc_core.errors import NonFiniteLossError, ShapeError
 from emtc_core.memory.memory import NodeSample
-from tests.errors import raises
 from tests.reference.embedder import (
     compute_losses,
     looped_info_nce,
@@ -279,7 +278,7 @@ def test_the_published_time_input_differs_when_writing() -> None:
 
 
 def test_a_transposed_state_is_refused() -> None:
-    with raises(ShapeError, subject="state"):
+    with pytest.raises(ShapeError, match="state"):
         _embedder().embed(np.zeros((S, 3), np.float32), np.zeros(3, int))
 
 
@@ -507,5 +506,5 @@ def test_the_state_loads_without_executing_anything(tmp_path: Any) -> None:
 def test_a_loss_that_is_not_finite_is_an_error() -> None:
     sample = _sample()
     broken = NodeSample(sample.state, sample.t, np.full_like(sample.h, np.inf))
-    with raises(NonFiniteLossError, reason="embedder_loss"):
+    with pytest.raises(NonFiniteLossError, match=r"embed\.lr"):
         fit(_embedder(), broken)

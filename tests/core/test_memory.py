@@ -12,7 +12,6 @@ from emtc_core.errors import NonFiniteLossError, ShapeError
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.memory.scaling import measure_scaling
 from emtc_core.rollout.episode import discounted_returns
-from tests.errors import raises
 
 S, T_LIM, GAMMA = 4, 30, 0.9
 NEAR = 1e-4  # moves a state by less than delta below
@@ -166,7 +165,7 @@ def test_nothing_but_the_given_steps_is_stored() -> None:
     memory = make_memory()
     write(memory, [0, 1, 2], [1.0, 1.0])
     assert memory.size == 3
-    with raises(ShapeError, subject="state"):
+    with pytest.raises(ShapeError, match="state"):
         memory.write(state=states(0, 1, 2, 3), reward=np.zeros(2, np.float32), won=False, episode=1, episode_return=0)
 
 
@@ -347,6 +346,6 @@ def test_columns_grow_with_the_nodes_and_never_past_the_capacity() -> None:
 def test_embeddings_that_are_not_finite_are_refused() -> None:
     memory = make_memory({"type": "tcse"})
     memory.embedder.encoder.out.bias.data.fill_(np.nan)
-    with raises(NonFiniteLossError, reason="embeddings"):
+    with pytest.raises(NonFiniteLossError, match=r"embed\.lr"):
         write(memory, [0, 1], [1.0])
     assert memory.size == 0

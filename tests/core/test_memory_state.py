@@ -11,7 +11,6 @@ from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
 from emtc_core.errors import CheckpointError
 from emtc_core.memory.memory import EpisodicMemory
-from tests.errors import raises
 
 S, T_LIM = 5, 20
 
@@ -94,7 +93,7 @@ def test_a_saved_state_does_not_change_while_the_memory_goes_on() -> None:
 def test_a_checkpoint_of_another_shape_is_refused() -> None:
     run = _Run()
     run.advance(0, 10)
-    with raises(CheckpointError, reason="other_sizes"):
+    with pytest.raises(CheckpointError, match="nodes"):
         _Run(capacity=3).memory.set_state(run.memory.get_state())
 
 

@@ -377,7 +377,7 @@ def test_a_game_that_brings_its_own_batch_keeps_its_contract(monkeypatch: pytest
         config = resolve(env="guess", map="dark", overrides=["env.guess.doors=5"]).env
         env = make_env(config, n_envs=3)
         assert (env.info.n_actions, env.info.map, env.n_envs) == (5, "dark", 3)
-        with raises(EnvUnavailableError, reason="unknown_map", subject="env.map") as caught:
+        with pytest.raises(EnvUnavailableError, match="drak") as caught:
             make_env(config.model_copy(update={"map": "drak"}), n_envs=1)
         assert "dark" in caught.value.hint
         rows = [row for row in list_envs() if row.env == "guess"]

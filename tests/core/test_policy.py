@@ -11,7 +11,6 @@ from emtc_core.errors import CheckpointError, ShapeError
 from emtc_core.learner.learner import make_learner
 from emtc_core.learner.policy import DESCRIPTION_FILE, Policy, ScriptedPolicy, write_script
 from tests.core.learner_cases import BLOCKS, FOOTBALL, make_config, make_episode
-from tests.errors import raises
 
 ALGOS = ["emtc-qplex", "cds", "dmix", "vdn", "mappo"]
 SECTIONS = {"mappo": {"mappo": {"stacked_frames": 3}}}
@@ -68,14 +67,14 @@ def test_its_torchscript_acts_alike_in_any_number_of_games(algo: str, n_envs: in
 def test_other_arrays_and_other_weights_are_refused_in_words() -> None:
     config, learner, policy = make("vdn")
     (obs, avail), *_ = play(2)
-    with raises(ShapeError, reason="shape", subject="obs"):
+    with pytest.raises(ShapeError, match="obs"):
         policy.act(obs[..., :-1], avail)
-    with raises(ShapeError, reason="shape", subject="avail"):
+    with pytest.raises(ShapeError, match="avail"):
         policy.act(obs, avail[:1])
     policy.act(obs, avail)
-    with raises(ShapeError, reason="other_games", subject="obs"):
+    with pytest.raises(ShapeError, match="obs"):
         policy.act(obs[:1], avail[:1])
-    with raises(CheckpointError, reason="other_weights", subject="vdn"):
+    with pytest.raises(CheckpointError, match="vdn"):
         Policy(config, FOOTBALL, learner.get_state(), env_step=30, device="cpu")
-    with raises(CheckpointError, reason="other_weights", subject="vdn"):
+    with pytest.raises(CheckpointError, match="vdn"):
         Policy(config, BLOCKS, {}, env_step=30, device="cpu")

@@ -9,7 +9,6 @@ import pytest
 from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.maps import MAPS, make_scene
 from emtc_core.errors import EnvUnavailableError, ShapeError
-from tests.errors import raises
 from tests.reference.skirmish_watch import draw, make
 
 
@@ -65,12 +64,12 @@ def test_a_scene_says_that_it_is_a_simulator_and_shows_the_ground():
 
 
 def test_states_of_another_map_are_refused():
-    with raises(ShapeError, subject="states"):
+    with pytest.raises(ShapeError, match="states"):
         make_scene(MAPS["3m"], np.zeros((4, 50), np.float32))
 
 
 def test_an_unknown_map_is_refused_by_name():
-    with raises(EnvUnavailableError, reason="unknown_map", subject="env.map"):
+    with pytest.raises(EnvUnavailableError, match="4m"):
         make("4m")
 
 

@@ -21,7 +21,6 @@ from emtc_core.envs.smac.maps import SMAC_MAPS, SMACV2_MAPS, state_names
 from emtc_core.errors import EnvUnavailableError
 from tests.core.smac_double import StarCraft2Env
 from tests.core.smac_machine import ROOT, Machine, wait_until_gone
-from tests.errors import raises
 
 PAPER = {
     "1c3s5z": (270, 15), "3s5z": (216, 14), "3s_vs_5z": (68, 11), "5m_vs_6m": (98, 12), "MMM2": (322, 18),
@@ -77,10 +76,10 @@ class TestWhatIsMissing:
         monkeypatch.delenv(game_link.PYTHON_VARIABLE, raising=False)
         monkeypatch.setattr(game_link, "home", lambda: tmp_path)
         assert find_unavailable_reason() == f"its separate Python environment {tmp_path / 'env'} does not exist."
-        with raises(EnvUnavailableError, reason="missing", subject="smac") as caught:
+        with pytest.raises(EnvUnavailableError, match="smac") as caught:
             make_env(EnvConfig(name="smac", map="3m"), n_envs=1)
         assert caught.value.hint.endswith("emtc setup smac")
-        with raises(EnvUnavailableError, reason="missing", subject="smacv2") as caught:
+        with pytest.raises(EnvUnavailableError, match="Python environment") as caught:
             check_available(EnvConfig(name="smacv2", map="zerg_5_vs_5"))
         assert caught.value.hint.endswith("emtc doctor")
         advice = {row.env: row.how_to_get for row in list_doctor_rows()}
@@ -256,7 +255,7 @@ class TestWorkersThatEnd:
                 while not seen.truncated[0]:
                     seen = env.step(any_actions(seen))
 
-        with raises(EnvUnavailableError, reason="lost", subject=0) as caught:
+        with pytest.raises(EnvUnavailableError, match="copy 0") as caught:
             play()
         assert "SIGKILL" in str(caught.value.__cause__)
         assert len(ready.events("launch")) == 3
@@ -264,9 +263,9 @@ class TestWorkersThatEnd:
 
     def test_so_does_one_that_dies_at_its_start(self, ready: Machine):
         env = ready.make(does="die-at-reset")
-        with raises(EnvUnavailableError, reason="lost", subject=0) as caught:
+        with pytest.raises(EnvUnavailableError, match="copy 0") as caught:
             env.reset(0)
-        assert caught.value.__cause__.subject == "with exit code 7"
+        assert "with exit code 7" in str(caught.value.__cause__)
         env.close()
 
     def test_a_game_that_cannot_start_is_told_in_one_line(self, ready: Machine):
@@ -301,7 +300,7 @@ class TestWorkersThatEnd:
     def test_a_fault_of_the_package_is_told_in_one_line(self, ready: Machine):
         env = ready.make(does="fail")
         actions = any_actions(env.reset(0))
-        with raises(EnvUnavailableError, reason="worker_failed", subject="continue") as caught:
+        with pytest.raises(EnvUnavailableError, match="continue") as caught:
             env.step(actions)
         assert "AssertionError: a unit" in str(caught.value)
         env.close()
@@ -326,7 +325,7 @@ class TestWorkersThatEnd:
         monkeypatch.setattr(game_link, "_CACHE_S", math.inf)  # else a slow machine asks the broken one what it has
         ready.make().close()
         ready.python.write_text("#!/no/such/interpreter\n")
-        with raises(EnvUnavailableError, reason="not_startable", subject=ready.python):
+        with pytest.raises(EnvUnavailableError, match=str(ready.python)):
             ready.make()
 
 

@@ -8,7 +8,6 @@ from emtc_core.envs import smax
 from emtc_core.envs.registry import get_env_info, make_env, make_scene
 from emtc_core.envs.smax import ARMIES
 from emtc_core.errors import EnvUnavailableError, ShapeError
-from tests.errors import raises
 from tests.require import require_env
 
 
@@ -42,13 +41,13 @@ def test_a_scene_reads_health_place_kind_and_team_off_the_world_state():
 
 
 def test_a_scene_refuses_states_of_another_map():
-    with raises(ShapeError, subject="states"):
+    with pytest.raises(ShapeError, match="states"):
         make_scene("smax", "8m", np.zeros((2, 72), np.float32))
 
 
 def test_a_missing_package_is_explained(monkeypatch):
     monkeypatch.setattr(smax, "find_spec", lambda name: None)
-    with raises(EnvUnavailableError, reason="missing", subject="smax") as caught:
+    with pytest.raises(EnvUnavailableError, match="smax") as caught:
         make_env(EnvConfig(name="smax", map="3m"), n_envs=1)
     assert "jaxmarl" in caught.value.message
     assert caught.value.hint

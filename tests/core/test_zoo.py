@@ -14,7 +14,6 @@ from emtc_core.envs.zoo import examples
 from emtc_core.envs.zoo.examples import EXAMPLES
 from emtc_core.envs.zoo.wrapped import DiscreteActions, RecreateAtReset, SmallPictures, WonAtEnd, shrink
 from emtc_core.errors import EnvUnavailableError
-from tests.errors import raises
 from tests.require import require_game
 
 WON = ("butterfly:pistonball", "sisl:pursuit")
@@ -90,7 +89,7 @@ def test_who_is_not_there_is_outside_the_field_and_agents_lie_where_they_fell():
 def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch):
     monkeypatch.setattr(examples, "find_spec", lambda name: None if name == "mpe2" else object())
     assert "mpe2:simple_spread" not in examples.list_installed()
-    with raises(EnvUnavailableError, reason="missing", subject="pettingzoo") as caught:
+    with pytest.raises(EnvUnavailableError, match="pettingzoo") as caught:
         make_env(EnvConfig(name="pettingzoo", map="mpe2:simple_spread"), n_envs=1)
     assert "mpe2" in caught.value.message
     assert "zoo" in caught.value.hint

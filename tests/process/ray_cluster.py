@@ -101,8 +101,10 @@ def _node(options: list[str], variables: Mapping[str, str]) -> Generator[Node]:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *options]
         if "--head" in options:
             command.append(f"--temp-dir={folder}")
+        environment = {**os.environ, **QUIET, **variables}
+        environment.pop("CUDA_VISIBLE_DEVICES", None)  # Ray refuses GPUs if it is empty, as in these tests
         with (place / "out").open("wb") as out:
-            process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **QUIET, **variables})
+            process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
         node = Node(process)
 
         def read_out() -> str:

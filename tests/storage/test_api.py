@@ -182,7 +182,7 @@ def test_a_script_called_app_beside_the_notebook_hides_no_figure_and_stays_itsel
 @pytest.mark.parametrize(
     "error",
     [
-        RunNotFoundError("No run starts with ab.", hint="List runs with: emtc runs", reason="unknown", subject="ab"),
+        RunNotFoundError("No run starts with ab.", hint="List runs with: emtc runs"),
         ConfigError(Fault("gate.tau_end", 1.5, "must be <= 1.2", "Lower it.", ("gate.tau_start",)), Fault(rule="no")),
     ],
     ids=lambda error: type(error).__name__,
@@ -264,21 +264,21 @@ def test_runs_tell_what_they_are_and_no_secret(filled: api.OpenDatabase) -> None
 
 
 @pytest.mark.parametrize(
-    ("ask", "error", "data"),
+    ("ask", "error", "word"),
     [
-        (lambda db: db.run("zzzz"), RunNotFoundError, {"reason": "not_found", "subject": "zzzz"}),
-        (lambda db: db.runs("gate.enable=1"), ConfigError, {"key": "gate.enable"}),
-        (lambda db: db.run(RUN).transitions(["delta"]), ConfigError, {"key": "delta"}),
-        (lambda db: db.run(RUN).transitions(since=-1), ConfigError, {"key": "since", "value": -1}),
-        (lambda db: list(db.run(RUN).chunks("runs")), ConfigError, {"key": "table", "value": "runs"}),
-        (lambda db: db.run(RUN).snapshot(29), StorageError, {"reason": "not_found", "subject": 29}),
-        (lambda db: db.figure("pie"), ConfigError, {"key": "figure", "value": "pie"}),
-        (lambda db: db.figure("learning-curves", colour="h"), ConfigError, {"key": "colour"}),
-        (lambda db: db.transaction().__enter__(), StorageError, {"reason": "opened_read_only"}),
+        (lambda db: db.run("zzzz"), RunNotFoundError, "zzzz"),
+        (lambda db: db.runs("gate.enable=1"), ConfigError, r"gate\.enable"),
+        (lambda db: db.run(RUN).transitions(["delta"]), ConfigError, "delta"),
+        (lambda db: db.run(RUN).transitions(since=-1), ConfigError, "since"),
+        (lambda db: list(db.run(RUN).chunks("runs")), ConfigError, "table"),
+        (lambda db: db.run(RUN).snapshot(29), StorageError, "29"),
+        (lambda db: db.figure("pie"), ConfigError, "pie"),
+        (lambda db: db.figure("learning-curves", colour="h"), ConfigError, "colour"),
+        (lambda db: db.transaction().__enter__(), StorageError, "read-only"),
     ],
 )
-def test_a_wrong_question_is_answered_in_one_sentence(here: api.OpenDatabase, ask, error, data: dict) -> None:
-    with raises(error, **data) as told:
+def test_a_wrong_question_is_answered_in_one_sentence(here: api.OpenDatabase, ask, error, word: str) -> None:
+    with pytest.raises(error, match=word) as told:
         ask(here)
     assert "\n" not in str(told.value)
 
@@ -286,7 +286,7 @@ def test_a_wrong_question_is_answered_in_one_sentence(here: api.OpenDatabase, as
 def test_a_thinned_run_says_so(here: api.OpenDatabase) -> None:
     with open_database("runs/emtc.db", read_only=False) as db:
         thin_run(db, RUN, Thinning(transitions=True))
-    with raises(StorageError, reason="removed", subject=RUN):
+    with pytest.raises(StorageError, match=str(RUN)):
         here.run(RUN).transitions()
 
 
@@ -298,7 +298,7 @@ def test_a_foreign_value_in_a_column_is_one_sentence() -> None:
 
 
 def test_a_missing_database_is_not_made(tmp_path: Path) -> None:
-    with raises(StorageError, reason="not_found", subject=tmp_path / "none.db"):
+    with pytest.raises(StorageError, match=str(tmp_path / "none.db")):
         open_database(tmp_path / "none.db")
     assert list(tmp_path.iterdir()) == []
 
@@ -309,7 +309,7 @@ def test_a_database_of_another_version_is_refused_and_left_alone(tmp_path: Path)
         connection.execute("CREATE TABLE schema_version (version INTEGER)")
         connection.execute("INSERT INTO schema_version VALUES (2)")
     before = other.read_bytes()
-    with raises(StorageError, reason="other_schema"):
+    with pytest.raises(StorageError, match="version"):
         open_database(other)
     assert other.read_bytes() == before
 

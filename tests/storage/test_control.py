@@ -26,7 +26,6 @@ from storage.runs.control import (
     wait_for_acknowledgement,
 )
 from storage.runs.rows import find_run
-from tests.errors import raises
 from tests.storage.records import CONFIG, ME
 
 
@@ -103,7 +102,7 @@ def test_a_resumed_trainer_ignores_what_was_asked_before(db: Database, run_id: s
 def test_nobody_obeys_for_an_ended_run(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
     finish_run(db, run_id, "finished")
-    with raises(RunStateError, reason="finished", subject=run_id):
+    with pytest.raises(RunStateError, match=run_id):
         send_command(db, run_id, "stop")
 
 
@@ -148,15 +147,15 @@ def test_a_stop_says_whether_anybody_heard(db: Database, run_id: str) -> None:
     assert "acknowledged stop" in ask_stop_while(control, db, run_id)
     finish_run(db, run_id, "stopped")
     control.close()
-    with raises(RunStateError, reason="stopped", subject=run_id):
+    with pytest.raises(RunStateError, match=run_id):
         request_stop(db, run_id, patience_s=0.3)
 
 
 def test_a_stop_that_no_trainer_reads_is_reported_and_stays_requested(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
-    with raises(CommandTimeoutError, reason="timeout", subject=run_id):
+    with pytest.raises(CommandTimeoutError, match=run_id):
         request_stop(db, run_id, patience_s=0.3)
-    with raises(RunStateError, reason="stopping", subject=run_id):
+    with pytest.raises(RunStateError, match=run_id):
         request_stop(db, run_id, patience_s=0.3)
     control = DatabaseControl(db, run_id)
     assert wait_for(control.poll) == "stop"
@@ -184,12 +183,12 @@ def test_nobody_hears_for_a_lost_run(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
     with db.transaction() as connection:
         connection.execute(update(Run).values(heartbeat_at=datetime.now(UTC) - timedelta(hours=1)))
-    with raises(RunStateError, reason="lost", subject=run_id):
+    with pytest.raises(RunStateError, match=run_id):
         request_stop(db, run_id, patience_s=30)
 
 
 def test_an_unknown_command_is_refused(db: Database, run_id: str) -> None:
-    with raises(RunStateError, reason="unknown_command", subject="explode"):
+    with pytest.raises(RunStateError, match="explode"):
         send_command(db, run_id, "explode")  # type: ignore[arg-type]
 
 

@@ -16,7 +16,6 @@ from storage.engine import Database, open_database
 from storage.files import run_folder
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run
-from tests.errors import raises
 from tests.storage.records import CONFIG
 
 
@@ -85,12 +84,12 @@ def test_a_refused_place_is_left_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_database(tmp_path: Path) -> None:
-    with raises(StorageError, reason="not_a_database", subject=tmp_path):
+    with pytest.raises(StorageError, match="file"):
         open_database(f"sqlite:///{tmp_path}")
 
 
 def test_reading_only_creates_nothing(tmp_path: Path) -> None:
-    with raises(StorageError, reason="not_found", subject=tmp_path / "a" / "x.db"):
+    with pytest.raises(StorageError, match=str(tmp_path / "a" / "x.db")):
         open_database(f"sqlite:///{tmp_path / 'a' / 'x.db'}", read_only=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -98,7 +97,7 @@ def test_reading_only_creates_nothing(tmp_path: Path) -> None:
 def test_a_read_only_database_refuses_to_write(sqlite_url: str) -> None:
     open_database(sqlite_url).dispose()
     database = open_database(sqlite_url, read_only=True)
-    with raises(StorageError, reason="opened_read_only", subject=sqlite_url), database.transaction():
+    with pytest.raises(StorageError, match="read-only"), database.transaction():
         pass
     database.dispose()
 
@@ -114,7 +113,7 @@ def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "x.db") as connection:
         connection.execute("CREATE TABLE recipes (id INTEGER)")
     connection.close()
-    with raises(StorageError, reason="not_a_database", subject=f"sqlite:///{tmp_path / 'x.db'}"):
+    with pytest.raises(StorageError, match=f"sqlite:///{tmp_path / 'x.db'}"):
         open_database(f"sqlite:///{tmp_path / 'x.db'}")
 
 
@@ -135,7 +134,7 @@ def test_a_database_of_another_version_is_refused_in_one_sentence(url: str, stat
             connection.execute(text(statement))
     database.dispose()
     for read_only in (True, False):
-        with raises(StorageError, reason="other_schema") as refusal:
+        with pytest.raises(StorageError, match="version") as refusal:
             open_database(url, read_only=read_only)
         assert "this version reads 1). Use that version, or start a new database" in str(refusal.value)
 
@@ -154,7 +153,7 @@ def test_a_stored_value_that_cannot_be_read_gives_one_sentence(sqlite_url: str, 
     run_id = create_run(database, CONFIG, target_steps=1, versions={})
     with database.transaction() as connection:
         connection.execute(text(f"UPDATE runs SET {column} = :value"), {"value": value})
-    with raises(StorageError, reason="damaged") as refusal:
+    with pytest.raises(StorageError, match="cannot be read") as refusal:
         read(database, run_id)
     assert str(refusal.value).startswith("This data cannot be read: ")
     assert "\n" not in str(refusal.value)
@@ -225,7 +224,7 @@ def test_a_run_folder_stands_beside_the_database(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_json_with_nan_or_infinity_is_not_stored(db: Database, value: float) -> None:
-    with raises(StorageError, reason="not_json"):
+    with pytest.raises(StorageError, match="JSON"):
         create_run(db, CONFIG | {"train": {"gamma": value}}, target_steps=1, versions={})
     with db.read() as connection:
         assert connection.execute(text("SELECT count(*) FROM runs")).scalar_one() == 0

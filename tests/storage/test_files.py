@@ -19,7 +19,6 @@ from storage.files import (
 from storage.maintenance.sizes import measure_sizes
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.removal import count_run_contents, remove_run
-from tests.errors import raises
 from tests.storage.records import record_episodes
 
 
@@ -32,23 +31,23 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    "text",
     [
-        ("s3://key:secret@bucket/emtc", "is_a_url"),
-        ("file:///tmp", "is_a_url"),
-        ("shared/emtc", "not_absolute"),
-        ("~nobody-of-this-name/emtc", "unknown_user"),
-        ("/no/such/folder", "not_found"),
-        ("/dev/null", "not_found"),
-        ("/" + "a" * 5000, "not_found"),
+        "s3://key:secret@bucket/emtc",
+        "file:///tmp",
+        "shared/emtc",
+        "~nobody-of-this-name/emtc",
+        "/no/such/folder",
+        "/dev/null",
+        "/" + "a" * 5000,
     ],
 )
 def test_an_unusable_setting_is_refused_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, db: Database, text: str, reason: str
+    monkeypatch: pytest.MonkeyPatch, db: Database, text: str
 ) -> None:
     monkeypatch.setenv(FILES_VARIABLE, text)
     for act in (check_files_folder, get_configured_folder, lambda: run_folder(db, "abc12345")):
-        with raises(StorageError, reason=reason, subject=FILES_VARIABLE) as caught:
+        with pytest.raises(StorageError, match=FILES_VARIABLE) as caught:
             act()
         assert len(str(caught.value).splitlines()) == 1
         assert "secret" not in str(caught.value)
@@ -93,7 +92,7 @@ def test_files_in_the_configured_folder_are_measured_and_deleted(db: Database, r
 def test_an_unusable_folder_is_named_by_the_sizes_and_stops_a_deletion(db: Database, run_id: str, shared: Path) -> None:
     shared.rmdir()
     assert "is not a folder on this machine" in measure_sizes(db).unmeasured
-    with raises(StorageError, reason="not_found", subject=FILES_VARIABLE):
+    with pytest.raises(StorageError, match=FILES_VARIABLE):
         remove_run(db, run_id)
     assert [run.run_id for run in measure_sizes(db).runs] == [run_id]
 

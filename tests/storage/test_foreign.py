@@ -11,7 +11,6 @@ from storage.engine import Database, open_database, sweep_folder
 from storage.files import run_folder
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run
-from tests.errors import raises
 from tests.hostile import ACTS, tamper
 from tests.storage.records import CONFIG, record_everything
 
@@ -36,7 +35,7 @@ def test_a_hostile_id_is_no_path_and_no_run(recorded: tuple[Path, str]) -> None:
     path, _ = recorded
     tamper(path, "update runs set id = '../victim'")
     db = open_database(f"sqlite:///{path}")
-    with raises(StorageError, reason="not_an_identifier", subject="../victim"):
+    with pytest.raises(StorageError, match=r"\.\./victim"):
         run_folder(db, "../victim")
     for name in ("", ".", "..", "a/b", "a\\b", "a" * 13, "a\n", "ä", "-a", "a b", "a\0"):
         with pytest.raises(StorageError):
@@ -69,7 +68,7 @@ def test_what_is_made_is_private_to_its_user(tmp_path: Path) -> None:
 
 @pytest.mark.postgres
 def test_a_reader_of_an_empty_server_is_told_the_command(postgres_url: str) -> None:
-    with raises(StorageError, reason="empty"):
+    with pytest.raises(StorageError, match="empty"):
         open_database(postgres_url, read_only=True)
 
 
@@ -84,8 +83,8 @@ def test_the_environment_forbids_every_write(recorded: tuple[Path, str], monkeyp
     monkeypatch.setenv("EMTC_READ_ONLY", "1")
     db = open_database(f"sqlite:///{path}")
     assert len(list_runs(db)) == 1
-    with raises(StorageError, reason="opened_read_only"):
+    with pytest.raises(StorageError, match="read-only"):
         create_run(db, CONFIG, target_steps=100, versions={})
-    with raises(StorageError, reason="not_found", subject=f"{path}x"):
+    with pytest.raises(StorageError, match=f"{path}x"):
         open_database(f"sqlite:///{path}x")
     db.dispose()

@@ -24,7 +24,6 @@ from storage.recording.writer import DatabaseRecorder
 from storage.runs import removal
 from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.removal import find_resume_error
-from tests.errors import raises
 from tests.storage.records import CONFIG, ME, make_evaluation, make_snapshot, record_episodes, record_everything
 
 ALL = Thinning(trajectories=True, transitions=True, checkpoints=True, snapshots_every=2)
@@ -123,7 +122,7 @@ def test_curves_and_invariants_outlive_a_thinning(db: Database, ended: str) -> N
 
 def test_a_thinned_trajectory_is_said_to_be_so(db: Database, ended: str) -> None:
     thin_run(db, ended, Thinning(trajectories=True))
-    with raises(DataRemovedError, reason="removed", subject=3):
+    with pytest.raises(DataRemovedError, match=r"\b3\b"):
         get_trajectory(db, ended, 3)
 
 
@@ -160,11 +159,11 @@ def test_a_run_at_work_is_left_alone(db: Database, ended: str, status: str) -> N
     with db.transaction() as connection:
         connection.execute(update(Run).values(status=status, heartbeat_at=func.now()))
     for act in (count_thinning, thin_run):
-        with raises(RunStateError, reason=status, subject=ended):
+        with pytest.raises(RunStateError, match=ended):
             act(db, ended, ALL)
     assert count(db, Transition) == 120
     assert list_active_runs(db) == [ended]
-    with raises(RunStateError, reason="at_work", subject=ended):
+    with pytest.raises(RunStateError, match=ended):
         vacuum(db)
 
 
@@ -214,7 +213,7 @@ def test_a_vacuum_gives_the_room_back(ready_sqlite_url: str) -> None:
 
 def test_a_database_that_was_opened_read_only_is_not_vacuumed(db: Database) -> None:
     reader = open_database(db.url, read_only=True)
-    with raises(StorageError, reason="opened_read_only", subject=reader.safe_url):
+    with pytest.raises(StorageError, match="read-only"):
         vacuum(reader)
     reader.dispose()
 
@@ -223,7 +222,7 @@ def test_a_database_that_was_opened_read_only_is_not_vacuumed(db: Database) -> N
 def test_a_server_is_vacuumed_and_not_copied(ready_postgres_url: str) -> None:
     db = open_database(ready_postgres_url)
     assert vacuum(db).after > 0
-    with raises(StorageError, reason="server"):
+    with pytest.raises(StorageError, match="SQLite"):
         back_up_database(db)
     db.dispose()
 
@@ -244,9 +243,9 @@ def test_a_backup_replaces_nothing(ready_sqlite_url: str, tmp_path: Path) -> Non
     db = open_database(ready_sqlite_url)
     kept = tmp_path / "kept.db"
     kept.write_text("mine")
-    with raises(StorageError, reason="exists", subject=kept):
+    with pytest.raises(StorageError, match=str(kept)):
         back_up_database(db, kept)
-    with raises(StorageError, reason="not_writable", subject=kept / "x.db"):
+    with pytest.raises(StorageError, match=str(kept / "x.db")):
         back_up_database(db, kept / "x.db")
     assert kept.read_text() == "mine"
     db.dispose()
@@ -319,12 +318,8 @@ def test_a_check_of_a_file_finds_damaged_pages(ready_sqlite_url: str) -> None:
 def test_a_server_that_only_shows_keeps_everything(db: Database, ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMTC_READ_ONLY", "1")
     shown = open_database(db.url)
-    for act, reason in (
-        (lambda: thin_run(shown, ended, ALL), "opened_read_only"),
-        (lambda: vacuum(shown), "read_only"),
-        (lambda: back_up_database(shown), "read_only"),
-    ):
-        with raises(StorageError, reason=reason):
+    for act in (lambda: thin_run(shown, ended, ALL), lambda: vacuum(shown), lambda: back_up_database(shown)):
+        with pytest.raises(StorageError, match="EMTC_READ_ONLY"):
             act()
     assert len(list(run_folder(db, ended).iterdir())) == 3
     assert count(shown, Transition) == 120

@@ -17,7 +17,6 @@ from storage.notebook import (
     restore_entry,
 )
 from storage.runs.removal import remove_run
-from tests.errors import raises
 
 FIGURE = {"type": "Chart", "title": "Δ̄", "panels": [{"y": [1.0, None, 3.5]}]}
 
@@ -99,7 +98,7 @@ def test_a_writer_who_has_not_seen_the_last_change_is_told(db: Database) -> None
     made = create_entry(db, title="Draft")
     seen = get_entry(db, made).updated_at
     edit_entry(db, made, title="Theirs", body="", base_updated_at=seen)
-    with raises(EntryChangedError, subject=made):
+    with pytest.raises(EntryChangedError, match=str(made)):
         edit_entry(db, made, title="Mine", body="", base_updated_at=seen)
     assert get_entry(db, made).title == "Theirs"
     edit_entry(db, made, title="Mine", body="")
@@ -119,7 +118,7 @@ def test_a_deleted_entry_comes_back_as_it_was(db: Database, run_id: str) -> None
 
 def test_an_unknown_entry_is_one_sentence_and_one_action(db: Database) -> None:
     for act in (get_entry, get_figure, delete_entry):
-        with raises(EntryNotFoundError, subject=77):
+        with pytest.raises(EntryNotFoundError, match=r"\b77\b"):
             act(db, 77)
     with pytest.raises(EntryNotFoundError):
         edit_entry(db, 77, title="x", body="")

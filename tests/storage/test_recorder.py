@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, event, select, text
 
-from emtc_core.errors import RunStateError, StorageError
+from emtc_core.errors import FileMissingError, RunStateError, StorageError
 from storage.engine import Database, open_database
 from storage.files import StateFile, read_stall_reason
 from storage.maintenance.check import check_run
@@ -25,7 +25,6 @@ from storage.retry import retry_transient
 from storage.runs.changes import create_run, finish_run
 from storage.runs.claims import make_token
 from storage.runs.rows import find_run
-from tests.errors import raises
 from tests.storage.records import (
     CONFIG,
     make_episode,
@@ -191,7 +190,7 @@ def test_a_closed_recorder_takes_nothing_and_may_be_closed_again(db: Database, r
     recorder = DatabaseRecorder(db, run_id)
     recorder.close()
     recorder.close()
-    with raises(StorageError, reason="closed", subject=run_id):
+    with pytest.raises(StorageError, match=run_id):
         recorder.record_metrics(1, {"train/loss": 1.0})
 
 
@@ -202,11 +201,11 @@ def test_a_fault_of_the_writer_reaches_the_trainer(db: Database, run_id: str) ->
     with db.transaction() as connection:
         connection.execute(text("DELETE FROM runs"))
     recorder.record_episode(make_episode(2, 11))
-    with raises(StorageError, reason="deleted", subject=run_id):
+    with pytest.raises(StorageError, match=run_id):
         recorder.flush()
-    with raises(StorageError, reason="deleted", subject=run_id):
+    with pytest.raises(StorageError, match=run_id):
         recorder.record_metrics(1, {"train/loss": 1.0})
-    with raises(StorageError, reason="deleted", subject=run_id):
+    with pytest.raises(StorageError, match=run_id):
         recorder.close()
 
 
@@ -267,7 +266,7 @@ def test_a_recorder_waits_until_its_file_is_back(sqlite_url: str) -> None:
     record_episodes(recorder, 1, start=2)
     wait_for(lambda: recorder.blocked)
     assert read_stall_reason(db, run_id, max_age_s=60) == recorder.blocked
-    with raises(StorageError, reason="file_missing", subject=db.path):
+    with pytest.raises(FileMissingError, match=db.path.name):
         find_run(db, run_id)
     away.rename(db.path)
     recorder.close()
@@ -286,7 +285,7 @@ def test_a_recorder_whose_file_stays_away_ends_with_the_reason(
     assert db.path is not None
     db.path.unlink()
     record_episodes(recorder, 1)
-    with raises(StorageError, reason="file_missing", subject=run_id):
+    with pytest.raises(StorageError, match=run_id):
         recorder.close()
     db.dispose()
 

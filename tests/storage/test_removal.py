@@ -9,7 +9,6 @@ from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import start_again, start_run
 from storage.runs.removal import count_run_contents, remove_run
 from storage.runs.rows import find_run
-from tests.errors import raises
 from tests.storage.records import ME, make_evaluation, make_snapshot, record_episodes
 
 
@@ -47,7 +46,7 @@ def test_the_folder_goes_with_the_rows(db: Database, recorded: str) -> None:
 
 def test_nothing_goes_while_somebody_works(db: Database, recorded: str) -> None:
     start_run(db, recorded, **ME)
-    with raises(RunStateError, reason="running", subject=recorded):
+    with pytest.raises(RunStateError, match=recorded):
         remove_run(db, recorded)
     assert (run_folder(db, recorded) / "log.txt").exists()
     assert find_run(db, recorded).env_steps == 30

@@ -18,7 +18,6 @@ from storage.runs.claims import claim_to_train
 from storage.runs.labels import edit_run
 from storage.runs.removal import remove_run, rewind_run
 from storage.runs.rows import find_run
-from tests.errors import raises
 from tests.storage.records import (
     CONFIG,
     ME,
@@ -61,7 +60,7 @@ def test_an_unambiguous_prefix_finds_the_run(db: Database) -> None:
     set_run(db, ids[2], id="ab")
     assert find_run(db, "abcd").id == "abcd2345"
     assert find_run(db, "AB").id == "ab"
-    with raises(RunNotFoundError, reason="ambiguous", subject="abc"):
+    with pytest.raises(RunNotFoundError, match="abc"):
         find_run(db, "abc")
     for nothing in ("zz", "", "%", "_"):
         with pytest.raises(RunNotFoundError):
@@ -70,7 +69,7 @@ def test_an_unambiguous_prefix_finds_the_run(db: Database) -> None:
 
 def test_a_launch_token_makes_one_run(db: Database) -> None:
     first = create_run(db, CONFIG, target_steps=1, versions={}, launch_token="click")
-    with raises(RunStateError, reason="launched", subject=first):
+    with pytest.raises(RunStateError, match=first):
         create_run(db, CONFIG, target_steps=1, versions={}, launch_token="click")
     assert find_launch(db, "click") == first
     assert find_launch(db, "other") is None
@@ -92,7 +91,7 @@ def test_of_many_presses_at_once_one_makes_a_run(db: Database) -> None:
 
 def test_two_processes_cannot_work_on_one_run(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
-    with raises(RunStateError, reason="running", subject=run_id):
+    with pytest.raises(RunStateError, match=run_id):
         start_run(db, run_id, **ME)
 
 
@@ -109,9 +108,9 @@ def test_a_run_without_a_heartbeat_is_lost_and_may_be_taken_over(db: Database, r
 def test_a_run_that_sends_heartbeats_is_neither_deleted_nor_taken_over(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
     set_run(db, run_id, pid=2**22 + 1, host="elsewhere")
-    with raises(RunStateError, reason="running", subject=run_id):
+    with pytest.raises(RunStateError, match=run_id):
         remove_run(db, run_id)
-    with raises(RunStateError, reason="running", subject=run_id):
+    with pytest.raises(RunStateError, match=run_id):
         claim_to_train(db, run_id, "owner")
 
 
@@ -122,7 +121,7 @@ def test_an_ended_run_stays_ended_whatever_its_process_does(db: Database, run_id
     row = find_run(db, run_id)
     assert (row.status, row.live_status) == (status, status)
     assert row.ended_at is not None
-    with raises(RunStateError, reason=status, subject=run_id):
+    with pytest.raises(RunStateError, match=run_id):
         finish_run(db, run_id, "finished")
 
 
@@ -192,7 +191,7 @@ def test_a_deleted_run_leaves_no_row(db: Database, run_id: str, monkeypatch: pyt
 
 def test_a_running_run_is_not_deleted(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
-    with raises(RunStateError, reason="running", subject=run_id):
+    with pytest.raises(RunStateError, match=run_id):
         remove_run(db, run_id)
 
 

@@ -17,7 +17,6 @@ from storage.runs.status import (
     check_allowed,
     status,
 )
-from tests.errors import raises
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -64,6 +63,6 @@ def test_a_run_without_a_trainer_can_be_deleted_and_started() -> None:
 
 
 def test_an_action_that_is_not_allowed_names_the_statuses_that_allow_it() -> None:
-    with raises(RunStateError, reason="running", subject="abc") as error:
+    with pytest.raises(RunStateError, match="abc") as error:
         check_allowed("abc", "running", "resume")
     assert "only a run that is stopped, failed or lost can be resumed" in str(error.value)

@@ -32,7 +32,6 @@ from storage.runs.sweeps import (
     write_search_heartbeat,
     write_worker_heartbeat,
 )
-from tests.errors import raises
 from tests.storage.records import CONFIG
 
 SWEEP = "ab12cd34"
@@ -230,7 +229,7 @@ def test_an_unknown_sweep_is_one_sentence(db: Database, claimer: RunClaimer) -> 
         lambda: stop_sweep(db, "zz"),
         lambda: claimer.claim_in_sweep("zz", jobs=1),
     ):
-        with raises(StorageError, reason="not_found", subject="zz"):
+        with pytest.raises(StorageError, match="zz"):
             ask()
 
 

@@ -19,11 +19,10 @@ from pathlib import Path
 import psutil
 
 from app.jobs.launch import LOG_NAME
-from app.jobs.train_process import REASON_SUFFIX
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.files import run_folder
-from storage.runs.claims import OTHER_OWNER
+from storage.runs.claims import make_ownership_error
 from storage.runs.sweeps import PlannedRun, get_sweep, save_sweep
 from tests.torture.c_library import compile_library
 from tests.torture.fleet import STOP_TIMEOUT_S, storm_config
@@ -110,9 +109,12 @@ class Machines:
 
     def count_ownership_lost(self) -> int:
         """Count the trainers that ended because another machine had taken their run."""
-        logs = [run_folder(self._db, run.run_id) / LOG_NAME for run in get_sweep(self._db, SWEEP).runs]
-        suffix = REASON_SUFFIX.format(OTHER_OWNER)
-        return sum(log.read_text(errors="replace").count(suffix) for log in logs if log.is_file())
+        n_lost = 0
+        for run in get_sweep(self._db, SWEEP).runs:
+            log = run_folder(self._db, run.run_id) / LOG_NAME
+            message = make_ownership_error(run.run_id).message
+            n_lost += log.read_text(errors="replace").count(message) if log.is_file() else 0
+        return n_lost
 
 
 @contextmanager

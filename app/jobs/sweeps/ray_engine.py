@@ -1,40 +1,41 @@
-"""The Ray engine: a Ray task on each node of a cluster runs an `emtc worker` for one sweep.
+"""The Ray engine: each task of a Ray cluster runs `emtc worker --once` for one sweep.
 
-The database decides which worker trains which run, as for every worker. So a task, a node or the driver may end at any
-moment: a run whose trainer ended with it is claimed again and resumes from its checkpoint.
+The database decides which worker trains which run. If a node fails, its runs are lost after a while, and new tasks on
+other nodes resume them from their checkpoints.
 """
 
 import math
 import os
 import re
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from app.jobs.sweeps.ray_place import WorkerExit, list_passed_variables, run_worker
-from app.jobs.sweeps.worker import NOTHING, POLL_S, LeaveRequest
+from app.jobs.sweeps.worker import POLL_S, LeaveRequest
 from emtc_core.config.run import RunConfig
-from emtc_core.errors import ClusterError, ConfigError, StorageError
+from emtc_core.errors import ClusterError, ConfigError
 from emtc_core.install import get_install_command
+from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
+from emtc_core.plugins import VARIABLE as PLUGINS_VARIABLE
 from storage.engine import Database
+from storage.files import FILES_VARIABLE
 from storage.retry import retry_transient
-from storage.runs.claims import RunClaimer
-from storage.runs.status import HEARTBEAT_S
-from storage.runs.sweeps import Sweep, get_sweep, write_worker_heartbeat
+from storage.runs.sweeps import Sweep, get_sweep
 
-MAX_FAILURES = 6
+MAX_RETRIES = 5
+"""Number of tasks, per run at the same time, that may replace failed ones."""
+_ROOT = Path(__file__).resolve().parents[3]
 _ANSWER_TIMEOUT_S = 5.0
-_OBJECT_STORE_BYTES = 100 * 2**20
-"""Ray's minimum is 75 MiB. Tasks return only a few lines of text."""
-_CLIENT = "ray://"
-_RETRY_S = 10.0
-"""Time without a new task after one has failed or found no run."""
 _CANCEL_TIMEOUT_S = 120.0
+_OBJECT_STORE_BYTES = 100 * 2**20
+"""Ray's minimum is 75 MiB. Tasks return nothing."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,6 @@ def make_cluster(
 ) -> Cluster:
     """Make a cluster description. By default, a run gets one CPU per thread, and a GPU if its device is `cuda`.
 
-    Args:
-        address: Address of the cluster. None: RAY_ADDRESS, or a local cluster if that is not set.
-        configs: Configurations of the runs.
-        cpus: CPUs per run instead of the default.
-        gpus: GPUs per run instead of the default.
-
     Raises:
         ConfigError: If Ray cannot reserve this number of CPUs or GPUs.
     """
@@ -80,67 +75,60 @@ def make_cluster(
     )
 
 
-def import_ray() -> Any:
-    """Import Ray, with its usage statistics switched off.
+@contextmanager
+def connect(cluster: Cluster, url: str) -> Generator[Any]:
+    """Connect to a cluster, check that it can train runs of the database at `url`, and yield the module `ray`.
 
     Raises:
         ConfigError: If Ray is not installed.
+        ClusterError: If the cluster does not answer, has another version of Ray or Python, has no node with the
+            resources of a run, or has a node on another machine and the database is a SQLite file.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        return import_module("ray")
+        ray = import_module("ray")
     except ImportError as exc:
         raise ConfigError("The Ray engine needs ray", hint=f"Install it with: {get_install_command('ray')}") from exc
-
-
-@contextmanager
-def connect(cluster: Cluster, url: str) -> Generator[Any]:
-    """Connect to a cluster, check that it can train the runs, and yield the module `ray`.
-
-    Args:
-        cluster: The cluster and the resources of a run.
-        url: URL of the database.
-
-    Raises:
-        ClusterError: If the cluster does not answer, has another version of Ray or Python, has no node with the
-            resources of a run, or has a node that cannot reach the database.
-    """
-    ray = import_ray()
-    _connect(ray, cluster.address)
+    if cluster.address is None:
+        options = {"address": "local", "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+    else:
+        _check_answers(cluster.address)
+        options = {"address": cluster.address}
     try:
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        check_database(url, nodes)
-        _check_resources(cluster, nodes)
+        ray.init(logging_level="ERROR", **options)
+    except Exception as exc:
+        raise ClusterError(f"Could not connect to the Ray cluster at {options['address']}: {_describe(exc)}") from exc
+    try:
+        count_slots(ray, cluster)
+        others = {node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]} - {socket.gethostname()}
+        if url.startswith("sqlite") and others:
+            raise ClusterError(
+                f"Only this machine can read its SQLite database, and the cluster has nodes on other machines "
+                f"({', '.join(sorted(others)[:3])}). Choose a PostgreSQL URL with --db."
+            )
         yield ray
     finally:
         ray.shutdown()
 
 
 def count_slots(ray: Any, cluster: Cluster) -> int:
-    """Count the runs that fit into a connected cluster at the same time; at least 1."""
-    nodes = _list_resources(node for node in ray.nodes() if node["Alive"])
-    return max(1, sum(_count_fits(cluster, cpus, gpus) for cpus, gpus in nodes))
-
-
-def check_database(url: str, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Check that every node can reach the database.
-
-    Args:
-        url: URL of the database.
-        nodes: Nodes as `ray.nodes()` describes them.
+    """Count the runs that fit into a connected cluster at the same time.
 
     Raises:
-        ClusterError: If the database is a SQLite file and a node is another machine.
+        ClusterError: If no node has the resources of a run. Ray would wait for such a node.
     """
-    others = sorted({node["NodeManagerHostname"] for node in nodes} - {socket.gethostname()})
-    if url.startswith("sqlite") and others:
-        hosts = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if others[3:] else "")
+    slots = 0
+    for node in ray.nodes():
+        if node["Alive"]:
+            by_cpu = node["Resources"].get("CPU", 0.0) / cluster.cpus
+            by_gpu = node["Resources"].get("GPU", 0.0) / cluster.gpus if cluster.gpus else math.inf
+            slots += math.floor(min(by_cpu, by_gpu) + 1e-9)  # rounding: 1 / 0.1 GPU must give 10
+    if not slots:
         raise ClusterError(
-            f"Only this machine can read its SQLite database, and the cluster has nodes on other machines ({hosts}). "
-            "Choose a PostgreSQL URL with --db.",
-            reason="sqlite",
-            subject=hosts,
+            f"A run needs {cluster.cpus:g} CPU and {cluster.gpus:g} GPU, and no node of the cluster has them. Set a "
+            "smaller number with --cpus-per-run and --gpus-per-run."
         )
+    return slots
 
 
 def run_sweep_on_ray(
@@ -152,9 +140,11 @@ def run_sweep_on_ray(
     jobs: int,
     leave: LeaveRequest,
     announce: Callable[[str], None],
-    on_progress: Callable[[Sweep], None] = lambda sweep: None,
+    on_progress: Callable[[Sweep], None],
 ) -> Sweep:
-    """Keep up to `jobs` workers running on a cluster until the runs of a sweep have ended or it is stopped.
+    """Keep up to `jobs` workers on a cluster until all runs of the sweep have ended.
+
+    A task is submitted for each run that waits. A new one replaces a task that failed, as soon as its run is lost.
 
     Args:
         ray: The module `ray`, connected.
@@ -162,144 +152,78 @@ def run_sweep_on_ray(
         db: An open database, which every node reaches by the same URL.
         sweep_id: The sweep.
         jobs: Number of runs at once.
-        leave: Ends the loop when it is set. The workers give their runs back then.
+        leave: Cancels the tasks when it is set. Each worker returns its run to the queue then.
         announce: Called with messages for the user.
         on_progress: Called with the sweep after each poll.
-
-    Returns:
-        The sweep at the end.
-
-    Raises:
-        StorageError: If there is no such sweep.
-        ClusterError: If MAX_FAILURES tasks fail and no run finishes meanwhile.
-        KeyboardInterrupt: On a second signal.
     """
-    tasks = _TaskPool(ray, cluster, db, sweep_id, jobs=jobs, announce=announce)
-    heartbeat_at = -math.inf
+
+    def read() -> Sweep:
+        return retry_transient(db, lambda: get_sweep(db, sweep_id))
+
+    resources = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus}
+    task = ray.remote(max_retries=0, scheduling_strategy="SPREAD", **resources)(run_worker)
+    passed = {name: os.environ[name] for name in (FILES_VARIABLE, PLUGINS_VARIABLE) if name in os.environ}
+    variables = {FOLDER_VARIABLE: str(get_user_folder()), **passed}
+    tasks: list[Any] = []
+    n_submitted, max_submitted = 0, (1 + MAX_RETRIES) * jobs
     try:
         while True:
-            with suppress(StorageError):  # a locked database: try again at the next poll
-                if time.monotonic() - heartbeat_at >= HEARTBEAT_S:
-                    write_worker_heartbeat(db, sweep_id)
-                    heartbeat_at = time.monotonic()
-                tasks.update()
-            sweep = retry_transient(db, lambda: get_sweep(db, sweep_id))
+            sweep = read()
             on_progress(sweep)
-            if sweep.has_nothing_to_start or leave.is_requested:
-                return sweep
+            n_waiting = sweep.counts["queued"] + sweep.counts["lost"]
+            n_idle_tasks = max(0, len(tasks) - sweep.n_active)
+            n_new = min(n_waiting, jobs - sweep.n_active) - n_idle_tasks
+            for _ in range(min(n_new, max_submitted - n_submitted)):
+                tasks.append(task.remote(db.url, sweep_id, cluster.gpus, variables))
+                n_submitted += 1
+            can_continue = bool(tasks) or sweep.n_active > 0
+            if leave.is_requested or sweep.has_nothing_to_start or not can_continue:
+                break
+            ended, tasks = ray.wait(tasks, num_returns=len(tasks), timeout=0) if tasks else ([], [])
+            for each in ended:
+                try:
+                    ray.get(each)
+                except ray.exceptions.RayError as error:  # for example a dead node: its runs are lost after a while
+                    announce(f"A task of the cluster failed: {_describe(error)}")
             time.sleep(POLL_S)
     finally:
-        if leave.is_requested:
-            announce(
-                "Stopping: each worker writes a checkpoint and gives its run back. A second signal ends this at once."
-            )
-        tasks.close()
+        for each in tasks:
+            ray.cancel(each)
+        if tasks:
+            ray.wait(tasks, num_returns=len(tasks), timeout=_CANCEL_TIMEOUT_S)
+    return read()
 
 
-class _TaskPool:
-    """The Ray tasks of one sweep, each with one worker. Ray queues a task until a node has free resources."""
+def run_worker(url: str, sweep_id: str, gpus: float, variables: Mapping[str, str]) -> None:
+    """Train runs of a sweep until none is left. This is the task; Ray sends the worker's messages to the driver.
 
-    def __init__(
-        self, ray: Any, cluster: Cluster, db: Database, sweep_id: str, *, jobs: int, announce: Callable[[str], None]
-    ) -> None:
-        self._ray, self._db, self._sweep_id, self._jobs, self._announce = ray, db, sweep_id, jobs, announce
-        # No retries by Ray: they would hide failures, and Ray does not know which runs the database still has to do.
-        options = {
-            "num_cpus": cluster.cpus,
-            "num_gpus": cluster.gpus,
-            "max_retries": 0,
-            "scheduling_strategy": "SPREAD",
-        }
-        self._task = ray.remote(**options)(run_worker)
-        self._arguments = {"at_most": jobs, "gpus": cluster.gpus, "variables": list_passed_variables()}
-        self._claimer = RunClaimer(db)
-        self._tasks: list[Any] = []
-        self._messages: set[str] = set()
-        self._wait_until = 0.0
-        self._n_failures = 0
-        self._progress = 0.0
+    Args:
+        url: URL of the database. It may contain a password, so it is never a command-line argument.
+        sweep_id: The sweep.
+        gpus: Number of GPUs that Ray has reserved for this task.
+        variables: Environment variables of the driver. Variables that the node sets itself take precedence.
 
-    def update(self) -> None:
-        """Read the results of ended tasks, and submit as many tasks as there are runs to claim.
-
-        Raises:
-            ClusterError: If MAX_FAILURES tasks fail and no run finishes meanwhile.
-            StorageError: If the database does not answer.
-        """
-        self._collect_ended()
-        n_free, n_training = self._claimer.count_free_and_active(self._sweep_id)
-        n_idle = len(self._tasks) - min(len(self._tasks), n_training)
-        if time.monotonic() < self._wait_until:
-            return
-        for _ in range(min(n_free, self._jobs - n_training) - n_idle):
-            self._tasks.append(self._task.remote(self._db.url, self._sweep_id, **self._arguments))
-
-    def close(self) -> None:
-        """Cancel the remaining tasks. Each worker writes a checkpoint and gives its run back."""
-        for task in self._tasks:
-            self._ray.cancel(task)
-        if self._tasks:
-            self._ray.wait(self._tasks, num_returns=len(self._tasks), timeout=_CANCEL_TIMEOUT_S)
-
-    def _collect_ended(self) -> None:
-        if not self._tasks:
-            return
-        ended, self._tasks = self._ray.wait(self._tasks, num_returns=len(self._tasks), timeout=0)
-        failures, has_idle = list[str](), False
-        for task in ended:
-            try:
-                worker: WorkerExit = self._ray.get(task)
-            except self._ray.exceptions.RayError as error:  # a task or node has ended, or lacks EMTC Lab
-                failures.append(_describe_task_error(error))
-                continue
-            last = worker.messages[-1] if worker.messages else "it printed no message."
-            if worker.code:
-                failures.append(f"A worker on {worker.host} ended with code {worker.code}: {last}")
-            elif last == NOTHING:
-                has_idle = True
-                for message in worker.messages[:-1]:
-                    self._announce_once(message)
-        for message in failures:
-            self._announce_once(message)
-        now = time.monotonic()
-        if failures and now >= self._wait_until:  # tasks that fail at the same time count once
-            self._count_failure(failures[-1])
-        if failures or has_idle:
-            self._wait_until = now + _RETRY_S
-
-    def _count_failure(self, message: str) -> None:
-        """Give up after MAX_FAILURES failures without progress of a run.
-
-        Raises:
-            ClusterError: If it gives up.
-        """
-        progress = get_sweep(self._db, self._sweep_id).progress
-        self._n_failures = 1 if progress > self._progress else self._n_failures + 1
-        self._progress = progress
-        if self._n_failures >= MAX_FAILURES:
-            raise ClusterError(f"Workers failed {MAX_FAILURES} times, and no run made progress. {message}")
-
-    def _announce_once(self, message: str) -> None:
-        if message not in self._messages:
-            self._messages.add(message)
-            self._announce(message)
-
-
-def _connect(ray: Any, address: str | None) -> None:
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    Raises:
+        ClusterError: If the worker fails.
+        KeyboardInterrupt: If Ray cancels the task. Before, the worker has put its run back into the queue.
+    """
+    environment = {**variables, **os.environ, "EMTC_DB": url}
+    if not gpus:  # newer versions of Ray show all GPUs to a task that reserved none
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    command = [sys.executable, "-m", "app.cli.main", "worker", "--once", "--sweep", sweep_id]
+    worker = subprocess.Popen(command, cwd=_ROOT, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
-        if address is None:
-            ray.init(address="local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)
-            return
-        _check_address(address)
-        ray.init(address=address, **quiet)
-    except ClusterError:
+        while worker.poll() is None:
+            time.sleep(POLL_S)  # Ray's KeyboardInterrupt cannot interrupt a blocking `wait()`
+    except KeyboardInterrupt:
+        worker.terminate()
+        worker.wait()
         raise
-    except Exception as exc:
-        raise ClusterError(_describe_connection_error(ray, address, exc)) from exc
+    if worker.returncode:
+        raise ClusterError(f"The worker on {socket.gethostname()} ended with code {worker.returncode}.")
 
 
-def _check_address(address: str) -> None:
+def _check_answers(address: str) -> None:
     """Check that a server answers, because Ray itself would wait for minutes and print many lines.
 
     Raises:
@@ -307,64 +231,20 @@ def _check_address(address: str) -> None:
     """
     if address == "auto":
         return
-    host, _, port = address.removeprefix(_CLIENT).rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ClusterError(f"--address must be HOST:PORT, {_CLIENT}HOST:PORT or auto, got {address!r}.")
+    match = re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:(\d+)", address)
+    if match is None:
+        raise ClusterError(f"--address must be HOST:PORT, ray://HOST:PORT or auto, got {address!r}.")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_TIMEOUT_S).close()
-    except OSError as exc:
-        reason = (exc.strerror or str(exc)).lower()
+        socket.create_connection((match[1], int(match[2])), timeout=_ANSWER_TIMEOUT_S).close()
+    except (OSError, OverflowError) as exc:  # OverflowError: a port above 65535
+        reason = getattr(exc, "strerror", None) or exc
         raise ClusterError(
-            f"No Ray cluster answers at {address}: {reason}. Start one there with: ray start --head --port={port}"
+            f"No Ray cluster answers at {address}: {reason}. Start one there with: ray start --head --port={match[2]}"
         ) from exc
 
 
-def _describe_connection_error(ray: Any, address: str | None, error: BaseException) -> str:
-    """Describe in one or two sentences why Ray cannot connect. Ray has only text errors, so their text is searched."""
-    text, inner = str(error), error
-    while inner := inner.__cause__ or inner.__context__:  # the outermost error of Ray does not contain the reason
-        text += f"\n{inner}"
-    remote = re.search(r"cluster was started with:\s+Ray: (\S+)\s+Python: (\S+)", text)
-    if remote:
-        local = f"Ray {ray.__version__} and Python {'.'.join(map(str, sys.version_info[:3]))}"
-        install_ray = f"Install its Ray here with: pip install 'ray=={remote[1]}'"
-        fix = f"Start emtc with Python {remote[2]}." if remote[1] == ray.__version__ else install_ray
-        return f"The cluster at {address} runs Ray {remote[1]} and Python {remote[2]}, this program {local}. {fix}"
-    first_line = next(iter(text.strip().splitlines()), "no reason given").rstrip(".")
-    if address is None:
-        return f"A local Ray cluster could not be started: {first_line}. See: ray status"
-    return f"Could not connect to the Ray cluster at {address}: {first_line}. Check it with: ray status"
-
-
-def _check_resources(cluster: Cluster, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Check that one node has the resources of a run. Nodes that an autoscaler could add do not count."""
-    resources = _list_resources(nodes)
-    if any(_count_fits(cluster, cpus, gpus) for cpus, gpus in resources):
-        return
-    best = ", ".join(f"{cpus:g} CPU and {gpus:g} GPU" for cpus, gpus in sorted(set(resources), reverse=True)[:3])
-    raise ClusterError(
-        f"A run needs {cluster.cpus:g} CPU and {cluster.gpus:g} GPU, and no node of the cluster has them (available: "
-        f"{best}). Set a smaller number with --cpus-per-run and --gpus-per-run."
-    )
-
-
-def _list_resources(nodes: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
-    """List the CPUs and GPUs of each node."""
-    return [(node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0)) for node in nodes]
-
-
-def _count_fits(cluster: Cluster, cpus: float, gpus: float) -> int:
-    """Count the runs that fit into a node with these CPUs and GPUs."""
-    by_gpu = gpus / cluster.gpus if cluster.gpus else math.inf
-    return math.floor(min(cpus / cluster.cpus, by_gpu) + 1e-9)  # rounding: 1 / 0.1 GPU must give 10
-
-
-def _describe_task_error(error: Exception) -> str:
-    """Describe in one sentence why a task failed. Ray has only text errors of many lines."""
-    text = str(error)
-    if node := re.search(r"node it was running on is dead.*?Node IP: ([^,\s]+)", text):
-        return f"A node of the cluster is lost ({node[1]}). Other nodes resume its runs."
-    cause = getattr(error, "cause", None)  # the error that the task raised
-    description = f"{type(cause).__name__}: {cause}" if cause is not None else text
-    first_line = next(iter(description.strip().splitlines()), type(error).__name__)
-    return f"A task of the cluster failed: {first_line[:300]}"
+def _describe(error: BaseException) -> str:
+    """Return the text of Ray's innermost error as one line; its outer errors do not contain the reason."""
+    while inner := getattr(error, "cause", None) or error.__cause__:
+        error = inner
+    return f"{' '.join(str(error).split())[:400].rstrip('.')}."

@@ -37,8 +37,6 @@ MAX_RESTARTS = 3
 POLL_S = 0.5
 IDLE_POLL_S = 3.0
 REMIND_S = 600.0
-NOTHING = "No run waited for this worker."
-"""Summary of a worker without runs. The Ray engine compares a worker's last line with it."""
 
 
 class EligibilityCheck:
@@ -384,6 +382,6 @@ class WorkerLoop:
 def summarize(done: list[EndedRun]) -> str:
     """Summarize the runs of a worker in one sentence."""
     if not done:
-        return NOTHING
+        return "No run waited for this worker."
     counts = ", ".join(f"{n} {status}" for status, n in sorted(Counter(run.status for run in done).items()))
     return f"This worker had {len(done)} run(s): {counts}."

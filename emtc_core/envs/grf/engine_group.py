@@ -275,9 +275,7 @@ class _Worker:
     def _raise_exit(self) -> None:
         code = self._process.wait()
         raise EnvUnavailableError(
-            f"A football engine's process ended with exit code {code}. Its message is in the log; see: emtc doctor",
-            reason="worker_ended",
-            subject=code,
+            f"A football engine's process ended with exit code {code}. Its message is in the log; see: emtc doctor"
         )
 
 

@@ -162,12 +162,7 @@ def get_scenario(map: str) -> Scenario:
         EnvUnavailableError: If the map does not exist.
     """
     if map not in SCENARIOS:
-        raise EnvUnavailableError(
-            f"grf has no scenario {map!r}.",
-            hint="List all scenarios with: emtc envs",
-            reason="unknown_map",
-            subject="env.map",
-        )
+        raise EnvUnavailableError(f"grf has no scenario {map!r}.", hint="List all scenarios with: emtc envs")
     return SCENARIOS[map]
 
 

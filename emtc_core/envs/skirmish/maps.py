@@ -268,9 +268,7 @@ def get_map(name: str) -> MapSpec:
         EnvUnavailableError: If the map does not exist. The message lists the maps.
     """
     if name not in MAPS:
-        raise EnvUnavailableError(
-            f'skirmish has no map "{name}". Maps: {", ".join(MAPS)}.', reason="unknown_map", subject="env.map"
-        )
+        raise EnvUnavailableError(f'skirmish has no map "{name}". Maps: {", ".join(MAPS)}.')
     return MAPS[name]
 
 

@@ -251,9 +251,7 @@ class SmacEnv:
             _LOG.warning("copy %d: %s", copy, error)
             if self._losses[copy] >= MAX_LOSSES:
                 raise EnvUnavailableError(
-                    f"StarCraft II was lost {MAX_LOSSES} times in copy {copy} without a completed battle. {error}",
-                    reason="lost",
-                    subject=copy,
+                    f"StarCraft II was lost {MAX_LOSSES} times in copy {copy} without a completed battle. {error}"
                 ) from error
 
     def _read_step(self, copy: int, game: GameLink) -> None:

@@ -184,9 +184,7 @@ class GameLink:
             except OSError as error:
                 self._channel.close()
                 raise EnvUnavailableError(
-                    f"The game worker's interpreter {python} cannot be started: {error}.",
-                    reason="not_startable",
-                    subject=python,
+                    f"The game worker's interpreter {python} cannot be started: {error}."
                 ) from error
 
     def receive_hello(self) -> None:
@@ -201,9 +199,7 @@ class GameLink:
             self.kill()
             raise EnvUnavailableError(
                 f"The game worker uses protocol version {hello.get('protocol')} and this process uses version "
-                f"{PROTOCOL}: EMTC Lab was changed while it was running. Start or resume the run again.",
-                reason="other_protocol",
-                subject=hello.get("protocol"),
+                f"{PROTOCOL}: EMTC Lab was changed while it was running. Start or resume the run again."
             )
 
     def request_make(self, seed: int) -> None:
@@ -290,9 +286,7 @@ class GameLink:
         if "error" in header:
             reason = str(header["error"])[:600].rstrip(".")
             raise EnvUnavailableError(
-                f"{self._play.package} {self._play.map} could not {purpose}: {reason}. The log contains the details.",
-                reason="worker_failed",
-                subject=purpose,
+                f"{self._play.package} {self._play.map} could not {purpose}: {reason}. The log contains the details."
             )
         return header, payload
 
@@ -302,9 +296,7 @@ class GameLink:
         except TimeoutError as error:
             self.kill()
             raise LostWorkerError(
-                f"The game worker sent no reply for {REPLY_TIMEOUT_S:.0f} seconds and was killed.",
-                reason="timeout",
-                subject=REPLY_TIMEOUT_S,
+                f"The game worker sent no reply for {REPLY_TIMEOUT_S:.0f} seconds and was killed."
             ) from error
         except (EOFError, OSError) as error:
             raise self._lost_worker() from error
@@ -320,10 +312,8 @@ class GameLink:
     def _lost_worker(self) -> LostWorkerError:
         code = self.kill(grace_s=1.0)
         how = f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
-        return LostWorkerError(f"The game worker ended {how}.", reason="ended", subject=how)
+        return LostWorkerError(f"The game worker ended {how}.")
 
     def _invalid_message(self, reason: str) -> LostWorkerError:
         self.kill()
-        return LostWorkerError(
-            f"The game worker sent an invalid message: {reason[:300]}.", reason="protocol", subject=reason[:300]
-        )
+        return LostWorkerError(f"The game worker sent an invalid message: {reason[:300]}.")

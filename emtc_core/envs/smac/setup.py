@@ -180,9 +180,7 @@ def get_archive(folder: Path, source: Path | None) -> Path:
     content = _download() if source is None else _read(source / MAPS_FILE)
     if hashlib.sha256(content).hexdigest() != MAPS_SHA256:
         raise EnvUnavailableError(
-            f"{origin} is not the published file: its SHA-256 must be {MAPS_SHA256}. Nothing was unpacked.",
-            reason="checksum",
-            subject=origin,
+            f"{origin} is not the published file: its SHA-256 must be {MAPS_SHA256}. Nothing was unpacked."
         )
     _write(path, content)
     return path
@@ -227,9 +225,7 @@ def _read_maps(archive: Path) -> dict[str, bytes]:
                 maps[match[1]] = opened.read(entry)
     except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError, EOFError) as error:
         raise EnvUnavailableError(
-            f"{archive} is not a valid archive of maps: {error}. Nothing was unpacked.",
-            reason="unsound_archive",
-            subject=archive,
+            f"{archive} is not a valid archive of maps: {error}. Nothing was unpacked."
         ) from error
     return maps
 
@@ -281,9 +277,7 @@ def _download() -> bytes:
     except (OSError, ValueError) as error:
         raise EnvUnavailableError(
             f"{MAPS_URL} cannot be downloaded: {error}. Download it on another machine, copy it here and run: "
-            f"emtc setup smac --from FOLDER",
-            reason="download",
-            subject=MAPS_URL,
+            f"emtc setup smac --from FOLDER"
         ) from error
 
 

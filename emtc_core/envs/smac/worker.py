@@ -46,10 +46,6 @@ _DTYPES = frozenset({"<f4", "|u1"})
 class MessageError(Exception):
     """The received bytes are not a valid message."""
 
-    def __init__(self, message: str, *, reason: str = "") -> None:
-        super().__init__(message)
-        self.reason = reason
-
 
 def send(channel: socket.socket, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
     """Send one message.
@@ -78,16 +74,15 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any], bytes]:
     magic, header_bytes, payload_bytes = _PREFIX.unpack(_read(channel, _PREFIX.size))
     if magic != MAGIC or header_bytes > LONGEST_HEADER or payload_bytes > LONGEST_PAYLOAD:
         raise MessageError(
-            f"a message cannot begin with {magic!r} and contain {header_bytes:,} + {payload_bytes:,} bytes",
-            reason="prefix",
+            f"a message cannot begin with {magic!r} and contain {header_bytes:,} + {payload_bytes:,} bytes"
         )
     body = _read(channel, header_bytes + payload_bytes)
     try:
         header = json.loads(body[:header_bytes])
     except (ValueError, RecursionError) as error:
-        raise MessageError(f"its header is not JSON ({error})", reason="json") from error
+        raise MessageError(f"its header is not JSON ({error})") from error
     if not isinstance(header, dict):
-        raise MessageError(f"its header is {type(header).__name__}, not an object", reason="header")
+        raise MessageError(f"its header is {type(header).__name__}, not an object")
     return header, body[header_bytes:]
 
 
@@ -114,15 +109,15 @@ def unpack(header: Mapping[str, Any], payload: bytes, shapes: Mapping[str, tuple
     try:
         for name, dtype, shape in header["arrays"]:
             if dtype not in _DTYPES or tuple(shape) != shapes[name]:
-                raise MessageError(f"its array {name} is {dtype} of {shape}, not of {shapes[name]}", reason="arrays")
+                raise MessageError(f"its array {name} is {dtype} of {shape}, not of {shapes[name]}")
             count = int(np.prod(shapes[name]))
             arrays[name] = np.frombuffer(payload, dtype, count, offset).reshape(shapes[name])
             offset += arrays[name].nbytes
     except (KeyError, TypeError, ValueError) as error:
-        raise MessageError(f"its arrays are not the requested ones ({error!r})", reason="arrays") from error
+        raise MessageError(f"its arrays are not the requested ones ({error!r})") from error
     names = [name for name, *_ in header["arrays"]]
     if sorted(names) != sorted(shapes) or offset != len(payload):
-        raise MessageError(f"its arrays are {names} in {len(payload):,} bytes, not {sorted(shapes)}", reason="arrays")
+        raise MessageError(f"its arrays are {names} in {len(payload):,} bytes, not {sorted(shapes)}")
     return arrays
 
 
@@ -244,7 +239,7 @@ def _process_request(worker: Worker, request: dict[str, Any]) -> tuple[dict[str,
     try:
         command = request.pop("do", None)
         if command not in ("make", "reset", "step"):
-            raise MessageError(f"the command {command!r} does not exist", reason="request")
+            raise MessageError(f"the command {command!r} does not exist")
         return getattr(worker, command)(**request)
     except Exception as error:
         traceback.print_exc()
