@@ -130,7 +130,7 @@ _RATES_OF_KEYS: dict[str, RateName | None] = {
 }
 """Win rate of each key of a win rate or of its time average; None: the selected one."""
 REASONS_WITHOUT_VALUE = {
-    ROBUST.key: "no robust win rate: no evaluation from shifted starts",
+    ROBUST.key: "no robust win rate: no evaluation from shifted starts (skirmish with fixed starts only)",
     TRAINING_WIN_RATE.key: "no training win rate was logged",
 }
 """Reason why a run has no point of a quantity, by the key of the quantity."""

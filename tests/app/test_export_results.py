@@ -253,7 +253,7 @@ def test_the_table_of_win_rates_is_made_of_the_rate_that_was_asked_for_and_says_
 @pytest.mark.parametrize(
     ("rate", "reason"),
     [
-        ("robust", "no robust win rate: no evaluation from shifted starts"),
+        ("robust", "no robust win rate: no evaluation from shifted starts (skirmish with fixed starts only)"),
         ("training", "no training win rate was logged"),
     ],
 )
