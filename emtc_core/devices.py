@@ -1,6 +1,5 @@
 """Device of a run, its settings for CUDA, and copies between host and device."""
 
-import contextlib
 import os
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -127,13 +126,6 @@ def fetch(tensor: torch.Tensor) -> AsyncCopy:
     arrived = torch.cuda.Event()
     arrived.record()
     return AsyncCopy(value, arrived)
-
-
-def autocast(device: torch.device, *, enabled: bool) -> contextlib.AbstractContextManager[object]:
-    """Make the context of bfloat16 autocast, on CUDA only and if it is enabled."""
-    if enabled and device.type == "cuda":
-        return torch.autocast("cuda", torch.bfloat16)
-    return contextlib.nullcontext()
 
 
 def copy_state(state: Any) -> Any:

@@ -62,6 +62,9 @@ _LABEL_PREFIXES = {"rollout": "training ", "memory": "memory ", "embedder": "emb
 """Group → start of the labels of its metrics, except InfoNCE."""
 CLOSED_BELOW = 0.5
 """The gate counts as closed on a transition with a smaller beta."""
+ROBUST_JITTER = 0.05
+"""Maximum random shift of each unit along each axis in the robust evaluation [cells]. Our choice: the paper evaluates
+from fixed starts only."""
 MACHINE_PREFIXES = (
     "time/",
     "machine/",

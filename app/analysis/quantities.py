@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any, Literal, get_args
 
 from app.analysis.settings import Settings
-from emtc_core.metrics import describe_metric, is_known
+from emtc_core.metrics import ROBUST_JITTER, describe_metric, is_known
 from storage.engine import Database
 from storage.queries.curves import metric_points
 
@@ -79,8 +79,7 @@ ROBUST = Quantity(
     "robust_win_rate",
     "robust win rate",
     "fraction",
-    "fraction of greedy episodes won from shifted starts (eval.robust_jitter), with as many episodes as the greedy win "
-    "rate; skirmish only",
+    f"fraction of greedy episodes won from starts shifted by up to {ROBUST_JITTER:g} cells",
     "robust_win_rate",
     UNIT_RANGE,
 )
@@ -131,7 +130,7 @@ _RATES_OF_KEYS: dict[str, RateName | None] = {
 }
 """Win rate of each key of a win rate or of its time average; None: the selected one."""
 REASONS_WITHOUT_VALUE = {
-    ROBUST.key: "no robust win rate: no evaluation from shifted starts (skirmish with eval.robust_jitter)",
+    ROBUST.key: "no robust win rate: no evaluation from shifted starts (skirmish with fixed starts only)",
     TRAINING_WIN_RATE.key: "no training win rate was logged",
 }
 """Reason why a run has no point of a quantity, by the key of the quantity."""
@@ -187,9 +186,7 @@ def name_outcome(config: Mapping[str, Any], *, won: bool, episode_return: float)
 
 
 def add_success_rule(quantity: Quantity, settings: Iterable[Settings]) -> Quantity:
-    """Add the success threshold of the runs to the title of a success rate, or their shifts to the robust win rate."""
-    if quantity.key == ROBUST.key:
-        return replace(quantity, meaning=explain_robust(settings))
+    """Add the success threshold of the runs to the title of a success rate."""
     if quantity.key != SUCCESS_RATE:
         return quantity
     thresholds = {_threshold(run.get("memory.success"), run.get("memory.success_threshold")) for run in settings}
@@ -198,15 +195,6 @@ def add_success_rule(quantity: Quantity, settings: Iterable[Settings]) -> Quanti
     if len(thresholds) == 1 and (threshold := thresholds.pop()) is not None:
         title = name_success(threshold)
     return replace(quantity, title=title, range=UNIT_RANGE)
-
-
-def explain_robust(settings: Iterable[Settings]) -> str:
-    """Describe the robust win rate of runs: "fraction of … won from starts shifted by up to 0.05 cells"."""
-    values = (run.get("eval.robust_jitter") for run in settings)
-    shifts = sorted({float(value) for value in values if isinstance(value, int | float) and value > 0})
-    limits = " to ".join(f"{shift:g}" for shift in dict.fromkeys((*shifts[:1], *shifts[-1:])))
-    starts = f"starts shifted by up to {limits} cells" if limits else "shifted starts"
-    return f"fraction of greedy episodes won from {starts}"
 
 
 def read_last_success_rate(db: Database, run_id: str) -> float | None:

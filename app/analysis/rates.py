@@ -21,7 +21,6 @@ from app.analysis.quantities import (
     Quantity,
     RateName,
     average_over_time,
-    explain_robust,
 )
 from app.analysis.series import NO_CURVE, SeedRun, read_seeds
 from storage.engine import Database
@@ -29,7 +28,6 @@ from storage.runs.rows import RunRow
 
 REASON_FOR_ROBUST = "greedy episodes from fixed starts are nearly identical"
 _GREEDY_NOTE = "Win rates of greedy episodes from the default starts of the task."
-_JITTER = "eval.robust_jitter"
 _MAX_LISTED = 3
 
 
@@ -52,7 +50,6 @@ def choose_rates(seeds: Iterable[SeedRun]) -> dict[str, TaskRate]:
     """Choose the default win rate of each task: robust if every evaluated run has it, otherwise greedy.
 
     Runs without evaluations are ignored. A run counts as robust only if each of its evaluations has a robust win rate.
-    Robust win rates of runs with different shifts of the starts are not comparable.
 
     Args:
         seeds: Runs with their greedy curves.
@@ -73,9 +70,6 @@ def _choose(seeds: Sequence[SeedRun]) -> TaskRate:
         more = f" and {len(without) - _MAX_LISTED} more" if len(without) > _MAX_LISTED else ""
         runs, have = ("runs", "have") if len(without) > 1 else ("run", "has")
         return TaskRate("greedy", f"{runs} {ids}{more} {have} evaluations without a robust win rate")
-    shifts = {seed.settings.get(_JITTER) for seed in seeds}
-    if len(shifts) > 1:
-        return TaskRate("greedy", f"{_JITTER} differs between its runs ({', '.join(sorted(map(str, shifts)))})")
     return TaskRate("robust")
 
 
@@ -93,29 +87,23 @@ def apply_rate(seeds: Sequence[SeedRun], rate: Literal["auto", "greedy", "robust
     task_rates = choose_rates(seeds)
     robust = {task for task, choice in task_rates.items() if choice.rate == "robust"}
     rated = [_with_robust(seed) if seed.task in robust else seed for seed in seeds]
-    return RatedSeeds(rated, _make_quantity(task_rates, seeds))
+    return RatedSeeds(rated, _make_quantity(task_rates))
 
 
 def _with_robust(seed: SeedRun) -> SeedRun:
     return replace(seed, curve=seed.robust, distinct_episodes=NO_CURVE.values)
 
 
-def _make_quantity(task_rates: dict[str, TaskRate], seeds: Sequence[SeedRun]) -> Quantity:
+def _make_quantity(task_rates: dict[str, TaskRate]) -> Quantity:
     """Make the quantity of the default win rates: the same for all tasks, or one per task."""
     note, rates = _write_note(task_rates), {choice.rate for choice in task_rates.values()}
     if "robust" not in rates:
         return replace(WIN_RATE, note=note)
     if rates == {"robust"}:
-        return replace(ROBUST, meaning=explain_robust(seed.settings for seed in seeds), note=note)
+        return replace(ROBUST, note=note)
     greedy = replace(WIN_RATE, title=f"greedy {WIN_RATE.title}")
     by_task = tuple(
-        (
-            task,
-            replace(ROBUST, meaning=explain_robust(seed.settings for seed in seeds if seed.task == task))
-            if choice.rate == "robust"
-            else greedy,
-        )
-        for task, choice in sorted(task_rates.items())
+        (task, ROBUST if choice.rate == "robust" else greedy) for task, choice in sorted(task_rates.items())
     )
     meaning = f"win rate of its task ({'; '.join(f'{task}: {quantity.meaning}' for task, quantity in by_task)})"
     return replace(WIN_RATE, key=SELECTED_RATE, meaning=meaning, by_task=by_task, note=note)

@@ -24,7 +24,6 @@ from app.bench.pictures import MAX_TOTAL_KB, reduce_colors
 from app.figures.figure import FigureKind, TableKind
 from app.figures.image_options import read_image_options
 from app.figures.kinds.chart import Chart
-from app.figures.options import REFIT_EVERY
 from app.figures.registry import FIGURES, TABLES
 from app.figures.render.export import export_figure
 from app.figures.render.matplotlib_view import make_style
@@ -112,9 +111,6 @@ def draw_items(db: Database, study: Sequence[RunRow]) -> Iterator[GalleryItem]:
     run_of_memory = next(row for row in study if _has_gate(row) and find_replayable_episodes(db, row.id))
     inputs = _make_inputs(db, study, run_of_memory)
     for kind in FIGURES.values():
-        if REFIT_EVERY in kind.options:
-            yield GalleryItem("Figures", kind.name, kind.question, b"", "recomputes a run, which takes minutes.")
-            continue
         default = [run_of_memory] if kind.needs_runs else study
         yield _make_figure_item(db, kind, inputs.get(kind.name, FigureInput(default, {})))
     for table in TABLES.values():

@@ -3,7 +3,6 @@
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -29,11 +28,10 @@ from app.cli.output import (
     print_table,
     write_result,
 )
-from app.cli.progress import show_shares
 from app.cli.runs import check_run_count, choose_runs
 from app.figures.figure import FigureKind
 from app.figures.image_options import IMAGE_OPTIONS, LABELS, read_image_options
-from app.figures.options import BUDGET, FLAG_OPTIONS, INCLUDE_UNFINISHED, REFIT_EVERY, Option, Options
+from app.figures.options import BUDGET, FLAG_OPTIONS, INCLUDE_UNFINISHED, Option, Options
 from app.figures.registry import FIGURES, TABLES
 from app.figures.render.export import EXPORT_FORMATS, describe_figure, export_figure
 from emtc_core.errors import ConfigError
@@ -224,14 +222,10 @@ def _write_figure(
             raise typer.BadParameter(f"{option.flag} has an effect on svg, pdf and png only, not on {image_format}.")
     if kind.needs_runs and not (request.runs or request.where):
         raise typer.BadParameter("Name at least one run; list them with: emtc runs")
-    kind.read_options(values)  # before the database is opened
+    options = kind.read_options(values)  # before the database is opened
     database = open_database(request.url, create=False)
     rows = request.select(database)
-    takes_minutes = REFIT_EVERY in kind.options
-    with show_shares() if takes_minutes else nullcontext() as on_progress:
-        figure = kind.make(database, rows, kind.read_options(values, on_progress=on_progress))
-    if takes_minutes:
-        print_message(figure.caption)
+    figure = kind.make(database, rows, options)
     for warning in list_run_code_warnings({row.id: with_code(row.config, row.versions) for row in rows}):
         print_message(warning)
     sources = describe_runs(rows)

@@ -1,4 +1,4 @@
-"""Progress of a run or a long export: a bar on a terminal, otherwise regular lines on stderr."""
+"""Progress of a run: a bar on a terminal, otherwise regular lines on stderr."""
 
 import contextlib
 from collections.abc import Callable, Generator
@@ -9,7 +9,6 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     Task,
-    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -28,8 +27,6 @@ LINE_EVERY_S = 30.0
 LINE_EVERY_FRACTION = 0.05
 OnProgress = Callable[[int], None]
 """Called with the env steps of a run."""
-OnShare = Callable[[str, float, float], None]
-"""Called with the name of the present part, the fraction of it that is complete, and the fraction of all parts."""
 
 
 @contextlib.contextmanager
@@ -121,42 +118,3 @@ def _bar(console: Console, total: int) -> Generator[OnProgress]:
     with Progress(*columns, console=console, get_time=ACTIVE_CLOCK.read) as progress:
         task = progress.add_task("training", total=total)
         yield lambda env_step: progress.update(task, completed=min(env_step, total))
-
-
-@contextlib.contextmanager
-def show_shares() -> Generator[OnShare]:
-    """Show the progress of a computation in parts, which calls the yielded function."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield ShareLines()
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
-        task = progress.add_task("", total=1.0)
-        yield lambda name, share, of_all: progress.update(
-            task, completed=of_all, description=f"{name} {format_percent(share)}, all"
-        )
-
-
-class ShareLines:
-    """Writes a line when a part starts, and after 30 s or 5 % of all since the last line."""
-
-    def __init__(
-        self, *, write: Callable[[str], None] = print_message, clock: Callable[[], float] = ACTIVE_CLOCK.read
-    ) -> None:
-        self._write, self._clock = write, clock
-        self._part: str | None = None
-        self._start = self._last = (0.0, 0.0)
-
-    def __call__(self, name: str, share: float, of_all: float) -> None:
-        """Write a line if it is time for one."""
-        now = self._clock()
-        if self._part is None:
-            self._start = (now, of_all)
-        elif name == self._part and now - self._last[0] < LINE_EVERY_S and of_all - self._last[1] < LINE_EVERY_FRACTION:
-            return
-        self._part, self._last = name, (now, of_all)
-        seconds, done = now - self._start[0], of_all - self._start[1]
-        remaining = format_duration(seconds / done * (1 - of_all) if done > 0 and seconds > 0 else None)
-        with contextlib.suppress(OSError):
-            self._write(f"{name}: {format_percent(share)}, {format_percent(of_all)} of all, about {remaining} left")

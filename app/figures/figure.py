@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from app.analysis.tables import Table
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
-from app.figures.options import FLAG_OPTIONS, WINDOW, OnProgress, Option, Options
+from app.figures.options import FLAG_OPTIONS, WINDOW, Option, Options
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.runs.rows import RunRow
@@ -74,13 +74,13 @@ class FigureKind(Generic[D]):
         window = options[WINDOW]
         return figure.keep_window(window) if isinstance(figure, Chart) and window is not None else figure
 
-    def read_options(self, values: Mapping[str, Any], *, on_progress: OnProgress | None = None) -> Options:
+    def read_options(self, values: Mapping[str, Any]) -> Options:
         """Validate option values from a script, the command line or a notebook entry, by name.
 
         Raises:
             ConfigError: If an option does not exist or a value is not valid.
         """
-        return _read_options("figure", self.name, self.options, values, on_progress)
+        return _read_options("figure", self.name, self.options, values)
 
 
 @dataclass(frozen=True)
@@ -133,13 +133,12 @@ def _read_options(
     name: str,
     supported: Sequence[Option[Any]],
     values: Mapping[str, Any],
-    on_progress: OnProgress | None = None,
 ) -> Options:
     by_name = {option.name: option for option in (*FLAG_OPTIONS, *supported)}
     if unknown := [key for key in values if key not in by_name]:
         names = ", ".join(sorted(option.name for option in supported)) or "no option"
         raise ConfigError(f"is not an option of the {noun} {name}, which takes {names}", key=unknown[0])
-    return Options({key: by_name[key].parse(value) for key, value in values.items()}, on_progress)
+    return Options({key: by_name[key].parse(value) for key, value in values.items()})
 
 
 def _check_options(

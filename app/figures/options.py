@@ -21,9 +21,6 @@ from emtc_core.config.values import find_count
 from emtc_core.errors import ConfigError
 
 V = TypeVar("V")
-OnProgress = Callable[[str, float, float], None]
-"""Callback with the name of the current part, the completed fraction of this part, and the completed fraction of all
-parts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +75,9 @@ class Option(Generic[V]):
 
 @dataclass(frozen=True)
 class Options:
-    """The values of the options that are set, by name, and a callback for progress."""
+    """The values of the options that are set, by name."""
 
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    on_progress: OnProgress | None = field(default=None, compare=False)
 
     def __getitem__(self, option: Option[V]) -> V:
         """Return the value of an option, or its default."""
@@ -94,7 +90,7 @@ class Options:
     def select(self, options: Iterable[Option[Any]]) -> "Options":
         """Keep only the values of these options."""
         names = {option.name for option in options}
-        return Options({name: value for name, value in self.values.items() if name in names}, self.on_progress)
+        return Options({name: value for name, value in self.values.items() if name in names})
 
     @property
     def aggregation(self) -> Aggregation | None:
@@ -163,13 +159,6 @@ def read_step_count(value: Any) -> int:
     """
     steps = find_count(str(value))
     if steps is None or steps < 0:
-        raise ValueError(value)
-    return steps
-
-
-def _read_interval(value: Any) -> int:
-    steps = read_step_count(value)
-    if steps < 1:
         raise ValueError(value)
     return steps
 
@@ -265,15 +254,6 @@ EPISODES: Final[Option[tuple[int, ...]]] = Option(
     help="Two episodes of strategy-divergence, for example 120,87",
     has_flag=True,
 )
-REFIT_EVERY: Final[Option[int | None]] = Option(
-    "refit_every",
-    _read_interval,
-    "a number of env steps, at least 1",
-    None,
-    help="Env steps between the refits of gate-readings. With 10000 it takes about a sixth of the time",
-    has_flag=True,
-    metavar="STEPS",
-)
 X_AXIS: Final[Option[XAxisName]] = Option(
     "x_axis",
     read_choice(X_AXES),
@@ -288,7 +268,7 @@ X_AXIS: Final[Option[XAxisName]] = Option(
     has_flag=True,
 )
 FLAG_OPTIONS: Final[tuple[Option[Any], ...]] = (
-    *(CENTER, BAND, COLOR, METHOD, EPISODES, REFIT_EVERY, INCLUDE_UNFINISHED, BUDGET, FINAL, RATE, X_AXIS),
+    *(CENTER, BAND, COLOR, METHOD, EPISODES, INCLUDE_UNFINISHED, BUDGET, FINAL, RATE, X_AXIS),
 )
 """Options with a flag of `emtc export`."""
 SEED_OPTIONS: Final[tuple[Option[Any], ...]] = (CENTER, BAND, INCLUDE_UNFINISHED)

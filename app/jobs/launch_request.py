@@ -41,7 +41,6 @@ _SETTING_OF_FIELD: Final = {name: key for key, name in _FIELD_OF_SETTING.items()
 
 _UNUSED_IF: Final = (
     ("gate.enabled", "false", "gate."),
-    ("gate.schedule", "linear", "gate.tau_quantile"),
     ("gate.schedule", "adaptive", "gate.tau_decay_steps"),
     ("incentive.enabled", "false", "incentive."),
     ("memory.success", "flag", "memory.success_threshold"),
@@ -194,8 +193,6 @@ def find_unused_settings(texts: Texts, request: Request) -> frozenset[str]:
         for name in request.defaults
         if name.startswith(prefix) and name != key
     }
-    if is_set("gate.schedule", "linear") and is_set("gate.tau_unit", "return"):
-        unused.add("gate.tau_window")
     return frozenset(unused)
 
 

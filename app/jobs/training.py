@@ -260,7 +260,7 @@ def _make_trainer(
         return env_calls.watch(env)
 
     shifted, n_eval_envs = (
-        make_robust_env_config(config.env, config.eval),
+        make_robust_env_config(config.env),
         min(config.eval.episodes, config.train.n_envs),
     )
     return Trainer(

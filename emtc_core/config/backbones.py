@@ -1,4 +1,4 @@
-"""Settings of single backbones and methods: QMIX, QPLEX, CDS, EMC, DMIX, MAPPO."""
+"""Settings of single backbones and methods: QMIX, QPLEX, CDS, EMC, MAPPO. DMIX has only those of QMIX."""
 
 from typing import Annotated, Literal
 
@@ -28,16 +28,6 @@ class QplexConfig(ConfigSection):
     """K: kernels of the importance weights lambda."""
     adv_hypernet_layers: Annotated[int, Field(ge=1, le=3)] = 1
     """Layers of each kernel network."""
-    adv_hypernet_embed: Width = 64
-    """Hidden width of the kernel networks [units]."""
-    hypernet_embed: Width = 64
-    """Hidden width of the transformation networks [units]."""
-    n_head: Annotated[int, Field(ge=1, le=64)] = 4
-    """Attention heads."""
-    attend_embed: Width = 32
-    """Query and key width [units]."""
-    state_bias_embed: Width = 32
-    """Hidden width of the state bias [units]."""
     attend_reg: Weight = 1e-3
     """Weight of the mean squared attention logits."""
     weighted_head: bool = False
@@ -102,19 +92,6 @@ class EpisodicControlConfig(ConfigSection):
     """Weight of the episodic loss; the paper's lambda of conventional episodic control. C16."""
 
 
-class DmixConfig(ConfigSection):
-    """DMIX quantile mixture."""
-
-    n_quantiles: Annotated[int, Field(ge=1, le=512)] = 8
-    """Fractions per online evaluation."""
-    n_target_quantiles: Annotated[int, Field(ge=1, le=512)] = 8
-    """Fractions per target evaluation."""
-    n_act_quantiles: Annotated[int, Field(ge=1, le=512)] = 32
-    """Fractions averaged when acting."""
-    n_cos: Annotated[int, Field(ge=1, le=512)] = 64
-    """Cosine features of a fraction."""
-
-
 class MappoConfig(ConfigSection):
     """MAPPO."""
 
@@ -132,10 +109,6 @@ class MappoConfig(ConfigSection):
     """GAE lambda."""
     entropy: Weight = 0.01
     """Weight of the entropy bonus."""
-    huber_delta: Annotated[float, Field(gt=0)] = 10.0
-    """Delta of the Huber value loss."""
-    value_norm_beta: Annotated[float, Field(ge=0, lt=1)] = 0.99999
-    """Decay of the running mean and variance of the value normalization."""
     head_gain: Annotated[float, Field(gt=0)] = 0.01
     """Orthogonal gain of the policy head."""
     stacked_frames: Annotated[int, Field(ge=1, le=64)] = 1

@@ -151,19 +151,15 @@ class GateConfig(ConfigSection):
     terminal_value: Literal["zero", "lookup"] = "zero"
     """H(s') of a terminating transition: 0, or the value of the terminal state's node. C3."""
     schedule: Literal["linear", "adaptive"] = "linear"
-    """linear: tau decays from tau_start to tau_end (Eq. 12); adaptive: tau is the tau_quantile of delta_mem over the last tau_window transitions, limited to the range from tau_end to tau_start. Not in the paper; C7."""
+    """linear: tau decays from tau_start to tau_end (Eq. 12); adaptive: tau is the 0.9 quantile of delta_mem over the last 10,000 transitions, limited to the range from tau_end to tau_start. Not in the paper; C7."""
     tau_unit: Literal["return", "spread"] = "return"
-    """Unit of tau_start and tau_end. return: the learner's return unit (paper); spread: the standard deviation of the discounted returns of the last tau_window transitions, for rewards of another scale. C7, C8."""
+    """Unit of tau_start and tau_end. return: the learner's return unit (paper); spread: the standard deviation of the discounted returns of the last 10,000 transitions, for rewards of another scale. C7, C8."""
     tau_start: Tau = 1.2
     """Gate temperature at env step 0 [return]. Eq. 12."""
     tau_end: Tau = 0.6
     """Gate temperature from the end of the decay on [return]. Eq. 12."""
     tau_decay_steps: Annotated[int, Field(ge=0, le=LARGEST)] | None = None
     """Length of the linear decay; unset means half of train.t_max. C7 [env steps]."""
-    tau_quantile: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """Quantile of delta_mem that the adaptive schedule uses as tau."""
-    tau_window: Annotated[int, Field(ge=100, le=1_000_000)] = 10_000
-    """Number of newest transitions for the adaptive schedule and the spread [transitions]."""
     delta_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """Factor on delta_mem before the gate; on football, 0.01 gives delta_mem in goals. C8."""
 

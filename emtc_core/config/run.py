@@ -8,7 +8,6 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from emtc_core.config.backbones import (
     CdsConfig,
     CuriosityConfig,
-    DmixConfig,
     EpisodicControlConfig,
     MappoConfig,
     QmixConfig,
@@ -93,8 +92,6 @@ class RunConfig(ConfigSection):
     """EMC's curiosity."""
     ec: EpisodicControlConfig = EpisodicControlConfig()
     """EMC's episodic control."""
-    dmix: DmixConfig = DmixConfig()
-    """DMIX."""
     mappo: MappoConfig = MappoConfig()
     """MAPPO."""
     mixer: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])

@@ -41,9 +41,6 @@ class GrfConfig(ConfigSection):
     """paper: +1 goal, -1 conceded, 0 otherwise; emu: +100 goal, -1 at any other end."""
     trimmed: bool = True
     """Use the counter-attack scenarios with fewer players that the CDS authors published."""
-    control: Literal["engine", "attackers"] = "engine"
-    """Player that agent i controls. engine: gfootball's choice, as in every published result; it may be the keeper, and
-    it may change during an episode. attackers: always the player whose observation agent i receives."""
     workers: Annotated[int, Field(ge=0, le=256)] = 0
     """Number of processes for the engines. 0: up to four per available core, at most one per environment."""
 
@@ -150,9 +147,6 @@ class TrainConfig(ConfigSection):
     deterministic: bool = False
     """On a GPU, use only deterministic algorithms, so that a repeated or resumed run on the same GPU model gives the same
     bits. Updates are slower. No effect on a CPU, where results are always deterministic."""
-    mixed_precision: bool = False
-    """bfloat16 autocast in the forward pass of the learner and of MAPPO. The recurrent layer stays in float32. The time
-    of an update depends on its number of kernel launches, so it is only slightly shorter. No effect on a CPU."""
 
     @model_validator(mode="after")
     def _check_replay_device(self) -> "TrainConfig":
@@ -168,17 +162,13 @@ class EvalConfig(ConfigSection):
     interval: Steps = 10_000
     """Env steps between evaluations; the first one is after the first episodes [env steps]."""
     episodes: Annotated[int, Field(ge=1, le=10_000)] = 16
-    """Greedy episodes per evaluation."""
+    """Greedy episodes per evaluation. On skirmish with fixed starts, where greedy episodes are nearly equal, each evaluation plays as many more from starts shifted by up to 0.05 cells: the robust evaluation."""
     seeds: Annotated[int, Field(ge=1, le=1000)] = 5
     """Number of seeds that the protocol requires for a reported value. Tables show the number of seeds that exist."""
     report: Literal["mean_std", "median"] = "mean_std"
     """How tables show a final value over seeds: mean ± standard deviation, or median and quartiles."""
     keep_playbacks: Annotated[int, Field(ge=0, le=1000)] = 2
     """Greedy episodes per evaluation that are stored for the replay page."""
-    robust_jitter: Annotated[float, Field(ge=0, le=0.5), FormerDefault(0.0)] = 0.05
-    """Maximum random shift of each unit along each axis in the robust evaluation [cells]. It plays eval.episodes further
-    episodes at each evaluation, only on skirmish with fixed starts, where greedy episodes are nearly equal. 0: no robust
-    evaluation."""
 
 
 class RecordConfig(ConfigSection):

@@ -3,7 +3,7 @@
 `gate.schedule` is one of
 
     linear    tau decays from tau_start to tau_end over tau_decay_steps (Eq. 12)
-    adaptive  tau is the quantile tau_quantile of delta_mem of the newest transitions, clipped to [tau_end, tau_start]
+    adaptive  tau is the quantile QUANTILE of delta_mem of the newest transitions, clipped to [tau_end, tau_start]
 
 With `tau_unit = "spread"`, tau_start and tau_end are multiplied by the standard deviation of the discounted returns of
 the newest transitions. If all rewards are multiplied by a constant, the gates are then the same.
@@ -16,7 +16,7 @@ afterwards.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,10 @@ from emtc_core.schedules import linear_decay
 
 Floats = NDArray[np.float64]
 
+QUANTILE: Final = 0.9
+"""Quantile of delta_mem that the adaptive schedule uses as tau. Our choice: the paper has no adaptive schedule (C7)."""
+WINDOW: Final = 10_000
+"""Number of newest transitions for the adaptive schedule and the spread [transitions]. Our choice, as above."""
 MIN_RELATIVE_SPREAD = 1e-9
 """If the standard deviation of the returns divided by the largest |return| is not above this, the unit of tau is 1."""
 
@@ -36,8 +40,8 @@ class Temperature:
     def __init__(self, gate: GateConfig, *, t_max: int) -> None:
         self._gate = gate
         self._decay_steps = t_max // 2 if gate.tau_decay_steps is None else gate.tau_decay_steps
-        self._delta_mem = _Window(gate.tau_window if gate.schedule == "adaptive" else 0)
-        self._returns = _Window(gate.tau_window if gate.tau_unit == "spread" else 0)
+        self._delta_mem = _Window(WINDOW if gate.schedule == "adaptive" else 0)
+        self._returns = _Window(WINDOW if gate.tau_unit == "spread" else 0)
         self._quantile: float | None = None
         self._unit: float = 1.0
 
@@ -68,7 +72,7 @@ class Temperature:
     def _measure(self) -> None:
         errors: Floats = self._delta_mem.values
         returns: Floats = self._returns.values
-        self._quantile = float(np.quantile(errors, self._gate.tau_quantile)) if len(errors) else None
+        self._quantile = float(np.quantile(errors, QUANTILE)) if len(errors) else None
         if len(returns):
             spread = float(np.std(returns))
             largest = float(np.max(np.abs(returns)))

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import autocast, copy_state, send, set_determinism, set_matmul_precision
+from emtc_core.devices import copy_state, send, set_determinism, set_matmul_precision
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import JointValues, Unrolled
 from emtc_core.learner.backbones.value import MIXERS
@@ -170,15 +170,12 @@ class ValueLearner:
 
     def _update_as_one(self, batch: Batch, recalled: IncentiveInputs | None, env_step: int = 0) -> LearnerStats:
         """Update on the whole batch. Only intrinsic rewards, which no CUDA graph contains, read `env_step`."""
-        with autocast(self._device, enabled=self._config.train.mixed_precision):
-            seq = make_sequence_batch(batch, agent_id=self._agent_id)
-            preparations = [self._background.submit(reward.prepare, seq) for reward in self._intrinsic]
-            online = self.online.unroll(seq, self._generator)
-            rewards = [
-                self._background.submit(reward.reward, seq, online, env_step=env_step) for reward in self._intrinsic
-            ]
-            taken = self.online.evaluate_taken(online, seq)
-            next_values = self._evaluate_next(online, seq)
+        seq = make_sequence_batch(batch, agent_id=self._agent_id)
+        preparations = [self._background.submit(reward.prepare, seq) for reward in self._intrinsic]
+        online = self.online.unroll(seq, self._generator)
+        rewards = [self._background.submit(reward.reward, seq, online, env_step=env_step) for reward in self._intrinsic]
+        taken = self.online.evaluate_taken(online, seq)
+        next_values = self._evaluate_next(online, seq)
         incentive = self._compute_incentive(seq, next_values, recalled)
         for wait in preparations:
             wait()

@@ -8,7 +8,7 @@ Source: marlbenchmark/on-policy, the feed-forward SMAC runs.
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import autocast, copy_state, send
+from emtc_core.devices import copy_state, send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.ppo import (
     ValueNorm,
@@ -31,6 +31,11 @@ from emtc_core.learner.ppo import (
 from emtc_core.learner.targets import LearnerStats
 from emtc_core.random_tensors import permutation, restore_generator
 from emtc_core.rollout.episode import Episode
+
+HUBER_DELTA: Final = 10.0
+"""Delta of the Huber value loss; huber_delta in on-policy."""
+VALUE_NORM_BETA: Final = 0.99999
+"""Decay of the running mean and variance of the value normalization; beta in on-policy."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ class MappoLearner:
         self.critic.to(self._device)
         self._actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=config.train.lr, eps=1e-5)
         self._critic_optimizer = torch.optim.Adam(self.critic.parameters(), lr=config.train.lr, eps=1e-5)
-        self._value_norm = ValueNorm(config.mappo.value_norm_beta, self._device)
+        self._value_norm = ValueNorm(VALUE_NORM_BETA, self._device)
         self.start_episodes(1)
 
     # ---- acting ----
@@ -247,17 +252,17 @@ class MappoLearner:
 
     def _step(self, samples: Samples) -> dict[str, Tensor]:
         settings, clip = self._config.mappo, self._config.train.grad_clip
-        log_probs_RA = masked_log_softmax(self._run(self.actor, samples.actor_in), samples.avail)
+        log_probs_RA = masked_log_softmax(self.actor(samples.actor_in), samples.avail)
         log_prob = _log_prob(log_probs_RA, samples.action)
         policy_term = policy_loss(log_prob, samples.old_log_prob, samples.advantage, samples.alive, clip=settings.clip)
         entropy = mean_entropy(log_probs_RA, samples.alive)
         self._value_norm.update(samples.returns)
         value_term = value_loss(
-            self._run(self.critic, samples.critic_in).squeeze(-1),
+            self.critic(samples.critic_in).squeeze(-1),
             samples.old_value,
             self._value_norm.normalize(samples.returns),
             clip=settings.clip,
-            delta=settings.huber_delta,
+            delta=HUBER_DELTA,
         )
         norm = _take_gradient_step(self._actor_optimizer, self.actor, policy_term - settings.entropy * entropy, clip)
         _take_gradient_step(self._critic_optimizer, self.critic, value_term, clip)
@@ -277,7 +282,7 @@ class MappoLearner:
         real_rows = self._tensor(layout.rows[layout.inside])  # indices in M of the steps before the transitions
         critic_in = self._critic_in(obs_MKNO, state_MKS)
         actor_in = self._with_id(obs_MKNO[real_rows].transpose(1, 2).flatten(2))
-        old_value = self._run(self.critic, critic_in).squeeze(-1)
+        old_value = self.critic(critic_in).squeeze(-1)
         value = self._value_norm.denormalize(old_value)
         advantage = self._advantages(episodes, layout, value)
         alive = avail[..., 1:].any(-1).float()
@@ -287,7 +292,7 @@ class MappoLearner:
             "avail": avail,
             "action": action,
             "alive": alive,
-            "old_log_prob": _log_prob(masked_log_softmax(self._run(self.actor, actor_in), avail), action),
+            "old_log_prob": _log_prob(masked_log_softmax(self.actor(actor_in), avail), action),
             "old_value": old_value[real_rows],
             "advantage": normalize_advantages(advantage, alive),
             "returns": advantage + value[real_rows],
@@ -323,11 +328,6 @@ class MappoLearner:
     def _with_id(self, x_BNI: Tensor) -> Tensor:
         ids = torch.eye(self._info.n_agents, device=x_BNI.device).expand(len(x_BNI), -1, -1)
         return torch.cat([x_BNI, ids], -1)
-
-    def _run(self, network: nn.Module, inputs: Tensor) -> Tensor:
-        """Apply a network in the configured precision and convert the result to the type of the inputs."""
-        with autocast(self._device, enabled=self._config.train.mixed_precision):
-            return network(inputs).to(inputs.dtype)
 
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
         return send(array, self._device)

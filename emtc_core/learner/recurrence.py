@@ -19,7 +19,6 @@ gives the same bits.
 The columns of `gates` are u, r, z, n. Products of h are added in u, r and z; products of x are added in r, z and n.
 """
 
-from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -70,10 +69,7 @@ def run_linear_gru(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArr
 
 
 def run_torch_layers(first: nn.Linear, rnn: nn.GRU, inputs: Tensor) -> Tensor:
-    """Run PyTorch's layers in the precision of the inputs, also under autocast.
-
-    Autocast always runs cuDNN's GRU in float16, whatever type is requested. Without loss scaling small gradients would
-    become 0.
+    """Run PyTorch's layers.
 
     Source: `torch.nn.Linear` and `torch.nn.GRU`.
 
@@ -85,9 +81,7 @@ def run_torch_layers(first: nn.Linear, rnn: nn.GRU, inputs: Tensor) -> Tensor:
     Returns:
         [T, M, H], hidden states, dimensionless.
     """
-    kind = inputs.device.type
-    with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
-        return rnn(first(inputs).relu_())[0]
+    return rnn(first(inputs).relu_())[0]
 
 
 @cache

@@ -1,8 +1,4 @@
-"""The gate of one configuration: finds the nodes that it reads for an episode, and computes delta_mem and beta.
-
-The memory may be written under another configuration: the gate does not affect what is written, so several gates can
-read one memory. `gate.timing` sets whether it is evaluated after or before the episode is written.
-"""
+"""The gate of one episode: finds the nodes that it reads, and computes delta_mem and beta."""
 
 from dataclasses import dataclass
 
@@ -10,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.config.run import RunConfig
-from emtc_core.gate.gate import GateValues, ReadableMemory, evaluate_gate
+from emtc_core.gate.gate import GateValues, evaluate_gate
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import EpisodeRecord
 from emtc_core.rollout.episode import Episode
@@ -18,53 +14,37 @@ from emtc_core.rollout.episode import Episode
 Slots = NDArray[np.int64]
 
 
-class EpisodeGate:
-    """The gate of one configuration on one memory."""
+def evaluate_episode_gate(
+    episode: Episode, slots: Slots | None, config: RunConfig, memory: EpisodicMemory, *, tau: float
+) -> GateValues:
+    """Compute delta_mem and beta of an episode from the current memory (Algorithm 3).
 
-    def __init__(self, config: RunConfig, memory: EpisodicMemory, *, readable: ReadableMemory | None = None) -> None:
-        """Make the gate.
+    Args:
+        episode: The episode.
+        slots: [T+1], indices of the slots that the episode was just written to; None if it is not written yet.
+        config: Settings of the run.
+        memory: The memory in which nodes are looked up.
+        tau: Current temperature [return].
 
-        Args:
-            config: Settings of the run.
-            memory: The memory in which nodes are looked up.
-            readable: Object that returns the values of nodes; None reads them from `memory`.
-        """
-        self._config = config
-        self._memory = memory
-        self._readable = readable or memory
-
-    @property
-    def is_early(self) -> bool:
-        """Whether the gate is evaluated before the episode is written (`gate.timing`)."""
-        return self._config.gate.timing == "before_write"
-
-    def evaluate(self, episode: Episode, slots: Slots | None, *, tau: float) -> GateValues:
-        """Compute delta_mem and beta of an episode from the current memory (Algorithm 3).
-
-        Args:
-            episode: The episode.
-            slots: [T+1], indices of the slots that the episode was just written to; None if it is not written yet.
-            tau: Current temperature [return].
-
-        Returns:
-            Values of the T transitions.
-        """
-        gate, memory, state = self._config.gate, self._memory, episode.state
-        nearest = gate.on_miss == "nearest"
-        if slots is None or gate.lookup == "nearest":
-            slots = memory.find(state, np.arange(len(state)), nearest=nearest)
-        else:
-            slots = memory.resolve(slots, state, nearest=nearest)  # the slots of the write (gate.lookup = written)
-        return evaluate_gate(
-            episode,
-            slots,
-            self._readable,
-            gate,
-            gamma=self._config.train.gamma,
-            tau=tau,
-            bootstrap_on_timeout=self._config.train.bootstrap_on_timeout,
-            is_empty=memory.is_index_empty,
-        )
+    Returns:
+        Values of the T transitions.
+    """
+    gate, state = config.gate, episode.state
+    nearest = gate.on_miss == "nearest"
+    if slots is None or gate.lookup == "nearest":
+        slots = memory.find(state, np.arange(len(state)), nearest=nearest)
+    else:
+        slots = memory.resolve(slots, state, nearest=nearest)  # the slots of the write (gate.lookup = written)
+    return evaluate_gate(
+        episode,
+        slots,
+        memory,
+        gate,
+        gamma=config.train.gamma,
+        tau=tau,
+        bootstrap_on_timeout=config.train.bootstrap_on_timeout,
+        is_empty=memory.is_index_empty,
+    )
 
 
 @dataclass(frozen=True)

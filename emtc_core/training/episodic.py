@@ -30,7 +30,7 @@ from emtc_core.recorder import QUANTILES, GateStatsRecord, SnapshotRecord
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.episode import Episode
 from emtc_core.stopwatch import Elapsed, Stopwatch
-from emtc_core.training.episode_gate import EpisodeGate, WrittenEpisode
+from emtc_core.training.episode_gate import WrittenEpisode, evaluate_episode_gate
 
 Slots = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -135,29 +135,20 @@ class EpisodicPart(EpisodicSystem):
             number: Number of the episode in its run.
             tau: Current temperature [return].
         """
-        gate = EpisodeGate(self._config, self.memory)
-        if gate.is_early:
-            gate_values = gate.evaluate(episode, None, tau=tau)
-            slots = self.write(episode, number)
+        if self._config.gate.timing == "before_write":
+            gate_values = evaluate_episode_gate(episode, None, self._config, self.memory, tau=tau)
+            slots = self._write(episode, number)
         else:
-            slots = self.write(episode, number)
-            gate_values = gate.evaluate(episode, slots, tau=tau)
+            slots = self._write(episode, number)
+            gate_values = evaluate_episode_gate(episode, slots, self._config, self.memory, tau=tau)
         self._delta_mem.append(gate_values.delta_mem)
         self._beta.append(gate_values.beta)
         incentive_slots = self._resolve_for_incentive(slots, episode.state)
         uids = self.memory.uids(incentive_slots)
         return WrittenEpisode(slots, incentive_slots, uids, self.memory.generation, gate_values)
 
-    def write(self, episode: Episode, number: int) -> Slots:
-        """Write the episode without evaluating the gate (Algorithm 2).
-
-        Args:
-            episode: The episode.
-            number: Number of the episode in its run.
-
-        Returns:
-            [T+1], slot index of each state; -1 if it is not stored.
-        """
+    def _write(self, episode: Episode, number: int) -> Slots:
+        """Write the episode (Algorithm 2); return the slot index [T+1] of each state, -1 if it is not stored."""
         watch = Stopwatch(self._device)
         slots = self.memory.write(
             state=episode.state,

@@ -18,6 +18,7 @@ from emtc_core.config.train import EnvConfig, EvalConfig
 from emtc_core.control import Question
 from emtc_core.envs.base import VectorEnv
 from emtc_core.learner.learner import Learner
+from emtc_core.metrics import ROBUST_JITTER
 from emtc_core.recorder import AnswerRecord, EvaluationRecord, PlaybackRecord, RobustRecord
 from emtc_core.rollout.collector import Actor, Collector
 from emtc_core.rollout.episode import Episode, discounted_returns
@@ -35,16 +36,16 @@ class EvaluationStats:
     overestimation: float  # q_start minus the mean discounted return
 
 
-def make_robust_env_config(env: EnvConfig, config: EvalConfig) -> EnvConfig | None:
+def make_robust_env_config(env: EnvConfig) -> EnvConfig | None:
     """Make the settings of the robust evaluation's environment.
 
     Returns:
         The settings with shifted starts; None for another environment than skirmish, and if the starts vary already.
     """
     skirmish = env.skirmish
-    if env.name != "skirmish" or skirmish.random_start != "none" or skirmish.spawn_jitter >= config.robust_jitter:
+    if env.name != "skirmish" or skirmish.random_start != "none" or skirmish.spawn_jitter >= ROBUST_JITTER:
         return None
-    shifted = skirmish.model_copy(update={"spawn_jitter": config.robust_jitter})
+    shifted = skirmish.model_copy(update={"spawn_jitter": ROBUST_JITTER})
     return env.model_copy(update={"skirmish": shifted})
 
 

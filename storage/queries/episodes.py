@@ -120,7 +120,7 @@ def _make_removed_error(connection: Connection, run_id: str, episode: int) -> Da
 def iter_states(db: Database, run_id: str, episodes: Iterable[int]) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Which states did these training episodes visit?
 
-    Source: table `episodes`.
+    Only 200 episodes are in memory at the same time. Source: table `episodes`.
 
     Args:
         db: An open database.
@@ -133,27 +133,7 @@ def iter_states(db: Database, run_id: str, episodes: Iterable[int]) -> Iterator[
     Raises:
         StorageError: If an episode does not exist, or its trajectory was deleted by thinning.
     """
-    for trajectory in iter_trajectories(db, run_id, episodes):
-        yield trajectory.episode, trajectory.state
-
-
-def iter_trajectories(db: Database, run_id: str, episodes: Iterable[int]) -> Iterator[Trajectory]:
-    """What happened in these training episodes? Yields them by number, without the gate's values.
-
-    Only 200 episodes are in memory at the same time.
-
-    Args:
-        db: An open database.
-        run_id: The run.
-        episodes: Numbers of the episodes.
-
-    Raises:
-        StorageError: If an episode does not exist, or its trajectory was deleted by thinning.
-    """
-    columns = (
-        *(EpisodeRow.episode, EpisodeRow.first_env_step, EpisodeRow.won, EpisodeRow.episode_return),
-        EpisodeRow.trajectory,
-    )
+    columns = (EpisodeRow.episode, EpisodeRow.trajectory)
     remaining = iter(sorted(set(episodes)))
     while chunk := list(islice(remaining, _EPISODES_PER_READ)):
         statement = select(*columns).where(EpisodeRow.run_id == run_id, EpisodeRow.episode.in_(chunk))
@@ -165,8 +145,7 @@ def iter_trajectories(db: Database, run_id: str, episodes: Iterable[int]) -> Ite
                 raise StorageError(
                     f"The states of episode {episode} of run {run_id} are not stored. Choose another run."
                 )
-            outcome = (run_id, episode, row.first_env_step, row.won, row.episode_return)
-            yield Trajectory(*outcome, **unpack_trajectory(row.trajectory))
+            yield episode, unpack_trajectory(row.trajectory)["state"]
 
 
 def get_playback(db: Database, run_id: str, env_step: int, episode: int) -> Trajectory:

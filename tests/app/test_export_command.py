@@ -194,4 +194,4 @@ def test_an_unknown_option_names_only_those_of_this_figure(seeded, tmp_path: Pat
     assert run([*command, "--set", "hue=1"]) == 2
     err = capsys.readouterr().err
     assert "hue" in err
-    assert "refit_every" not in err
+    assert "episodes" not in err

@@ -195,7 +195,6 @@ def test_final_numbers_of_studies_are_means_over_the_last_tenth_or_the_last_eval
     [
         ("win-rates", "3m", "33.3 ± 0.0 (2 seeds)", "100.0 ± 0.0 (2 seeds)"),
         ("augmentation", "3m", "0.333 ± 0.000 (2 seeds)", "1.000 ± 0.000 (2 seeds)"),
-        ("gate-readings", None, "33.3 [1.0–96.0]", "100.0 [9.0–100.0]"),  # 16 episodes count, t = 12.7
     ],
 )
 def test_tables_of_final_numbers_take_either_and_csv_says_which(runs, capsysbinary, table, column, mean, last) -> None:
@@ -254,7 +253,7 @@ def test_the_table_of_win_rates_is_made_of_the_rate_that_was_asked_for_and_says_
 @pytest.mark.parametrize(
     ("rate", "reason"),
     [
-        ("robust", "no robust win rate: no evaluation from shifted starts (skirmish with eval.robust_jitter)"),
+        ("robust", "no robust win rate: no evaluation from shifted starts (skirmish with fixed starts only)"),
         ("training", "no training win rate was logged"),
     ],
 )
@@ -301,7 +300,6 @@ def test_a_figure_is_robust_by_default_and_greedy_on_request(runs, tmp_path, fig
         ("mu-w", "3m · 1,000", "0.250 ± 0.000", "0.500 ± 0.000"),
         ("augmentation", "3m", "0.250 ± 0.000", "1.000 ± 0.000"),
         ("mu-w-embedders", "100 % · TCSE", "0.250 ± 0.000", "0.500 ± 0.000"),
-        ("gate-readings", None, "25.0 [", "100.0 ["),
     ],
 )
 def test_a_table_is_robust_by_default_and_greedy_on_request(runs, capsysbinary, table, column, robust, greedy) -> None:
@@ -394,7 +392,7 @@ def test_runs_of_different_lengths_are_read_at_one_budget_in_every_file(runs, tm
     assert "budget must be common, own or a number" in capsysbinary.readouterr().err.decode()
 
 
-@pytest.mark.parametrize("table", ["mu-w-embedders", "augmentation", "findings", "comparisons", "gate-readings"])
+@pytest.mark.parametrize("table", ["mu-w-embedders", "augmentation", "findings", "comparisons"])
 def test_a_table_that_none_of_the_runs_belongs_in_is_refused_and_nothing_is_written(
     runs, tmp_path, capsysbinary, table
 ) -> None:
@@ -422,7 +420,6 @@ VALUES: dict[str, Any] = {
     "color": "xi",
     "method": "pca",
     "episodes": (1, 2),
-    "refit_every": 10_000,
     "x_axis": "hours",
     "include_unfinished": True,
     "budget": 1000,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.cli.progress import ProgressLines, ShareLines
+from app.cli.progress import ProgressLines
 
 
 class Scene:
@@ -75,23 +75,3 @@ def test_the_first_round_is_where_counting_begins(first):
     scene = Scene()
     scene.at(100.0, first)
     assert scene.lines == []
-
-
-def test_a_computation_in_parts_names_each_as_it_begins_and_says_what_is_left_of_all():
-    now, lines = [0.0], []
-    report = ShareLines(write=lines.append, clock=lambda: now[0])
-    for seconds, name, share, of_all in [
-        (0, "paper", 0.0, 0.0),
-        (1, "paper", 0.02, 0.01),
-        (10, "paper", 0.2, 0.1),
-        (20, "wide", 0.0, 0.12),
-        (51, "wide", 0.01, 0.13),
-    ]:
-        now[0] = seconds
-        report(name, share, of_all)
-    assert lines == [
-        "paper: 0 %, 0 % of all, about – left",
-        "paper: 20 %, 10 % of all, about 1 min 30 s left",
-        "wide: 0 %, 12 % of all, about 2 min 27 s left",
-        "wide: 1 %, 13 % of all, about 5 min 41 s left",
-    ]

@@ -81,12 +81,6 @@ def test_a_run_that_was_never_evaluated_does_not_decide() -> None:
     assert choose_rates([make_seed("b", [])]) == {}
 
 
-def test_runs_whose_starts_are_shifted_by_different_amounts_are_greedy() -> None:
-    seeds = [with_robust("a"), with_robust("b", "eval.robust_jitter=0.2", seed=2)]
-    assert choose_rates(seeds)["3m"].rate == "greedy"
-    assert "eval.robust_jitter differs between its runs (0.05, 0.2)" in apply_rate(seeds).quantity.note
-
-
 def test_football_smac_imports_and_runs_without_shifts_are_greedy_without_a_word() -> None:
     imported = without_robust("c")
     imported = replace(imported, settings={**imported.settings, LABEL: "pymarl"})
@@ -94,7 +88,7 @@ def test_football_smac_imports_and_runs_without_shifts_are_greedy_without_a_word
         without_robust("a", **FOOTBALL),
         without_robust("b", env="smac", map="3m"),
         imported,
-        without_robust("d", "eval.robust_jitter=0", map="8m"),
+        without_robust("d", "env.skirmish.spawn_jitter=0.05", map="8m"),
     ]
     for seeds in ([each] for each in plain):
         rated = apply_rate(seeds)

@@ -10,11 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from emtc_core.learner import learner as learner_module
-from emtc_core.learner import mappo, networks
-from emtc_core.learner.learner import Background, IncentiveInputs, ValueLearner, make_learner
+from emtc_core.learner.learner import IncentiveInputs, ValueLearner, make_learner
 from emtc_core.learner.mappo import MappoLearner
-from emtc_core.learner.recurrence import run_torch_layers
 from emtc_core.repeated_step import WARM_UP
 from tests.core.fake_cuda import LONG, SECTIONS, list_cases, list_faults, list_permitted, make_updates
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_batch, make_config, make_inputs, make_memory
@@ -72,7 +69,7 @@ def test_tests_and_the_processes_that_they_start_see_no_gpu():
 @pytest.mark.parametrize("algo", ["vdn", "qmix", "emtc-qplex", "emc", "emu-cds", "dmix", "mappo"])
 def test_a_gpu_computes_the_gradient_that_the_cpu_computes(algo):
     require("gpu", torch.cuda.is_available(), "torch sees no CUDA device here")
-    on_cpu, on_gpu = (gradients(algo, mixed=False, device=device) for device in ("cpu", "cuda"))
+    on_cpu, on_gpu = (gradients(algo, device=device) for device in ("cpu", "cuda"))
     assert on_gpu.keys() == on_cpu.keys()
     for name, wanted in on_cpu.items():
         difference = torch.linalg.vector_norm(on_gpu[name].cpu() - wanted)
@@ -98,20 +95,6 @@ def test_captured_updates_equal_updates_launched_one_by_one_on_a_gpu(algo, caplo
     assert torch.linalg.vector_norm(weights[0] - weights[1]) <= 1e-4 * torch.linalg.vector_norm(weights[1])
 
 
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the library's layers and no second thread, as on CUDA, and bfloat16 as the CPU computes it."""
-
-    def mixed(device, *, enabled):
-        return torch.autocast("cpu", torch.bfloat16, enabled=enabled)
-
-    monkeypatch.setattr(
-        networks, "run_linear_gru", lambda first, rnn, inputs, lengths=None: run_torch_layers(first, rnn, inputs)
-    )
-    monkeypatch.setattr(Background, "__init__", lambda self, device: setattr(self, "_pool", None))
-    monkeypatch.setattr(learner_module, "autocast", mixed)
-    monkeypatch.setattr(mappo, "autocast", mixed)
-
-
 @pytest.mark.parametrize("algo", ["qplex", "emc", "cds"])
 def test_weights_of_copied_recurrent_layers_are_put_into_one_block_of_memory(monkeypatch, algo):
     flattened = []
@@ -124,26 +107,8 @@ def test_weights_of_copied_recurrent_layers_are_put_into_one_block_of_memory(mon
     assert [layer for layer in layers if not any(layer is each for each in flattened)] == []
 
 
-@pytest.mark.parametrize("algo", ["qplex", "emc", "cds"])
-def test_the_recurrent_layer_computes_in_float32_under_mixed_precision(monkeypatch, algo):
-    as_on_a_gpu(monkeypatch)
-    seen: set[torch.dtype] = set()
-    run = torch.nn.GRU.forward
-
-    def watch(self, x):
-        outputs, last = run(self, x)
-        seen.update((x.dtype, outputs.dtype))
-        return outputs, last
-
-    monkeypatch.setattr(torch.nn.GRU, "forward", watch)
-    gradients(algo, mixed=True)
-    assert seen == {torch.float32}
-
-
-def gradients(algo: str, *, mixed: bool, device: str = "cpu") -> dict[str, torch.Tensor]:
-    sections = dict(SECTIONS.get(algo, {}))
-    sections["train"] = {**sections.get("train", {}), "mixed_precision": mixed}
-    learner = make_learner(make_config(algo, **sections), BLOCKS, device=device, seed=1)
+def gradients(algo: str, *, device: str) -> dict[str, torch.Tensor]:
+    learner = make_learner(make_config(algo, **SECTIONS.get(algo, {})), BLOCKS, device=device, seed=1)
     episodes = hard_episodes(BLOCKS)
     if isinstance(learner, MappoLearner):
         stats = learner.update_rollout(episodes)
@@ -157,14 +122,3 @@ def gradients(algo: str, *, mixed: bool, device: str = "cpu") -> dict[str, torch
         named = dict(learner.online.named_parameters())
     assert np.isfinite(list(stats.read().values())).all()
     return {name: p.grad for name, p in named.items() if p.grad is not None}
-
-
-@pytest.mark.parametrize("algo", ["vdn", "qmix", "emtc-qplex", "emc", "emu-cds", "dmix", "mappo"])
-def test_bfloat16_changes_the_gradient_of_no_weight_beyond_its_rounding(monkeypatch, algo):
-    as_on_a_gpu(monkeypatch)
-    exact, rounded = (gradients(algo, mixed=mixed) for mixed in (False, True))
-    assert rounded.keys() == exact.keys()
-    whole, other = (torch.cat([g.flatten() for g in grads.values()]) for grads in (exact, rounded))
-    assert not torch.equal(whole, other)
-    assert torch.linalg.vector_norm(other - whole) < 0.1 * torch.linalg.vector_norm(whole)
-    assert [name for name, g in exact.items() if g.any() and not rounded[name].any()] == []

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from emtc_core.learner.backbones import dmix
 from emtc_core.learner.backbones.dmix import DmixBackbone
 from emtc_core.learner.learner import make_learner
 from emtc_core.learner.networks import make_sequence_batch
@@ -24,9 +25,10 @@ from tests.reference.learner import best_action, ends, gated_incentive, real, su
 
 @pytest.mark.parametrize("double_q", [False, True])
 @pytest.mark.parametrize("algo", ["dmix", "emtc-dmix"])
-def test_an_update_descends_the_quantile_loss_of_the_equations(algo, double_q):
-    sizes = {"n_quantiles": 3, "n_target_quantiles": 4, "n_cos": 5}
-    config = make_config(algo, train={"grad_clip": 1e9, "double_q": double_q}, dmix=sizes)
+def test_an_update_descends_the_quantile_loss_of_the_equations(monkeypatch, algo, double_q):
+    for name, value in {"N_FRACTIONS": 3, "N_TARGET_FRACTIONS": 4, "N_COS": 5}.items():
+        monkeypatch.setattr(dmix, name, value)
+    config = make_config(algo, train={"grad_clip": 1e9, "double_q": double_q})
     episodes = hard_episodes(BLOCKS)
     memory = make_memory(episodes) if config.uses_memory else None
     learner = make_double_learner(config, BLOCKS)

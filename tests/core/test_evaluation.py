@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.analysis.intervals import compute_score_interval
-from emtc_core.config.resolve import config_from_stored, resolve
+from emtc_core.config.resolve import resolve
 from emtc_core.envs.registry import make_env
 from emtc_core.rollout.episode import Episode
 from emtc_core.training.evaluation import count_distinct, make_record, make_robust_env_config
@@ -43,34 +43,27 @@ def test_episodes_whose_returns_differ_by_rounding_are_not_distinct() -> None:
     ("overrides", "jitter"),
     [
         ([], 0.05),
-        (["eval.robust_jitter=0.2"], 0.2),
-        (["eval.robust_jitter=0"], None),
+        (["env.skirmish.spawn_jitter=0.01"], 0.05),
         (["env.skirmish.spawn_jitter=0.05"], None),
         (["env.skirmish.random_start=reflect"], None),
     ],
 )
 def test_starts_are_shifted_only_where_they_are_fixed(overrides: list[str], jitter: float | None) -> None:
     config = resolve(map="3m", overrides=overrides)
-    shifted = make_robust_env_config(config.env, config.eval)
+    shifted = make_robust_env_config(config.env)
     assert (shifted and shifted.skirmish.spawn_jitter) == jitter
 
 
 def test_other_games_have_no_robust_evaluation() -> None:
     config = resolve(env="grf", map="academy_3_vs_1_with_keeper")
-    assert make_robust_env_config(config.env, config.eval) is None
-
-
-def test_a_run_stored_before_goes_on_without_robust_evaluations() -> None:
-    stored = resolve(map="3m").model_dump(mode="json")
-    del stored["eval"]["robust_jitter"]
-    assert config_from_stored(stored).eval.robust_jitter == 0
+    assert make_robust_env_config(config.env) is None
 
 
 def test_the_robust_evaluation_changes_nothing_else(tmp_path: Path) -> None:
     config = short_config(steps=700)
     plain, without = make_trainer(config, tmp_path / "without")
     plain.run()
-    shifted = make_robust_env_config(config.env, config.eval)
+    shifted = make_robust_env_config(config.env)
     assert shifted is not None
     trainer, recorder = make_trainer(config, tmp_path / "with", robust_env=make_env(shifted, n_envs=4))
     trainer.run()

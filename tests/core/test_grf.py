@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from emtc_core.config.train import EnvConfig, GrfConfig
-from emtc_core.envs.grf.engine import Engine, Squad
 from emtc_core.envs.grf.engine_group import count_workers
 from emtc_core.envs.grf.env import GrfEnv, engine_seed
 from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, SCENARIOS, ObservationMap, StateLayout, in_own_half, make_scene
@@ -148,21 +147,6 @@ class TestWithTheEngine:
             twin.step([RIGHT] * 4)
         env.close()
         twin.close()
-
-    def test_an_attacker_obeys_the_agent_that_observes_it_when_asked_to(self):
-        for scenario in SCENARIOS.values():
-            squad = Squad(scenario.trimmed, scenario.n_agents, scenario.n_opponents, keeper_controllable=False)
-            engine, state = Engine(squad), np.zeros(scenario.dim)
-            rng = np.random.default_rng(0)
-            engine.reset(3, state)
-            for _ in range(60):
-                _, ended = engine.step(rng.integers(0, 19, scenario.n_agents).tolist(), state)
-                controllers = engine._game.get_info().left_controllers  # assigned in the first step after a reset
-                players = [controllers[i].controlled_player for i in range(scenario.n_agents)]
-                assert players == list(range(1, scenario.n_agents + 1))
-                if ended:
-                    break
-            engine.close()
 
     def test_worker_processes_play_what_one_process_plays(self):
         alone = make_env(EnvConfig(name="grf", map="academy_counterattack_hard"), n_envs=1)

@@ -24,7 +24,7 @@ CASES = {
     "qmix": ("qmix", {}),
     "qplex": ("qplex", {}),
     "qplex, weighted and nonlinear": ("qplex", {"qplex": {"weighted_head": True, "nonlinear": True}}),
-    "qplex, three kernel layers": ("qplex", {"qplex": {"adv_hypernet_layers": 3, "adv_hypernet_embed": 6}}),
+    "qplex, three kernel layers": ("qplex", {"qplex": {"adv_hypernet_layers": 3}}),
     "dmaq": ("qplex", {"qplex": {"mixer": "dmaq"}}),
     "dmaq, weighted": ("qplex", {"qplex": {"mixer": "dmaq", "weighted_head": True, "num_kernel": 10}}),
     "cds": ("cds", {}),

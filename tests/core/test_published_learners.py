@@ -71,9 +71,8 @@ EMC = make_settings(
     incentive={"enabled": False},
     gate={"enabled": False},
 )
-QUANTILES = {"n_quantiles": 3, "n_target_quantiles": 4, "n_act_quantiles": 6, "n_cos": 5}
 DMIX = {
-    name: make_settings("dmix", train={"optimizer": "adam", "double_q": double_q}, dmix=QUANTILES)
+    name: make_settings("dmix", train={"optimizer": "adam", "double_q": double_q})
     for name, double_q in {"dmix": False, "dmix_double": True}.items()
 }
 MAPPO = make_settings("mappo", train={"lr": 5e-3}, mappo={"epochs": 3})
@@ -85,6 +84,11 @@ EMU = make_settings(
     curiosity={"scale": 0.0},
     gate={"enabled": False},
 )
+
+
+@pytest.fixture(autouse=True)
+def _use_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    published.use_sizes(monkeypatch)
 
 
 def check(name: str, actual: object, wanted: np.ndarray, **tolerance: float) -> None:

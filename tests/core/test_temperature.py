@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from emtc_core.config.memory import GateConfig
+from emtc_core.gate import temperature as temperature_module
 from emtc_core.gate.temperature import Temperature
 from emtc_core.gate_laws import gate_coefficient
 from tests.errors import raises
@@ -20,8 +21,10 @@ def test_the_linear_schedule_is_equation_12_and_hears_nothing() -> None:
     np.testing.assert_allclose([temperature.at(s) for s in (0, 500, 1000, 5000)], [1.2, 0.9, 0.6, 0.6])
 
 
-def test_the_adaptive_schedule_is_the_quantile_between_both_ends() -> None:
-    temperature = Temperature(GateConfig(schedule="adaptive", tau_quantile=0.5, tau_window=100), t_max=1)
+def test_the_adaptive_schedule_is_the_quantile_between_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(temperature_module, "QUANTILE", 0.5)
+    monkeypatch.setattr(temperature_module, "WINDOW", 100)
+    temperature = Temperature(GateConfig(schedule="adaptive"), t_max=1)
     assert temperature.at(0) == 1.2
     temperature.observe(np.array([0.7, 0.8, 0.9, np.nan]), np.zeros(4))
     assert temperature.at(3) == pytest.approx(0.8)

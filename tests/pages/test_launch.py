@@ -209,7 +209,9 @@ def test_settings_of_a_gate_that_is_off_are_disabled(empty):
     assert all(gate.values())
     app.toggle(key="set-gate.enabled").set_value(True).run()
     assert not app.text_input(key="set-gate.tau_start").disabled
-    assert app.text_input(key="set-gate.tau_quantile").disabled, "the schedule is not adaptive"
+    assert not app.text_input(key="set-gate.tau_decay_steps").disabled
+    app.selectbox(key="set-gate.schedule").set_value("adaptive").run()
+    assert app.text_input(key="set-gate.tau_decay_steps").disabled, "the schedule is adaptive"
 
 
 def test_an_environment_that_is_not_installed_looks_so_and_the_reason_is_next_to_start(empty, monkeypatch):

@@ -217,9 +217,9 @@ def test_hostile_url_parameters_are_harmless(empty):
 
 def test_page_shows_the_measurements_of_the_gate_variants(method):
     text = said(method)
-    for name, readings in (("gate-shapes.csv", 10), ("gate-readings.csv", 14)):
+    for name, n_rows in (("gate-shapes.csv", 10), ("gate-variants.csv", 14)):
         rows = list(csv.reader((files("app.bench") / "measured" / name).read_text().splitlines()))
-        assert len(rows) == 1 + readings
+        assert len(rows) == 1 + n_rows
         assert all(" | ".join(map(escape_markdown, row)) in text for row in rows), name
 
 

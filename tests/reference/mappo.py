@@ -13,6 +13,7 @@ from tests.reference.mixers import Params
 
 FRESH_DEVIATION = 0.1  # the floor of the variance is 0.01, the mean 0
 EPS = 1e-5
+HUBER_DELTA = 10.0
 
 
 def real(x) -> Tensor:
@@ -97,5 +98,5 @@ def losses(
     value = torch.zeros((), dtype=torch.float64)
     for k, v_k in enumerate(values):
         target = (returns[k] - centre) / variance**0.5
-        value = value + huber(target - v_k, config.mappo.huber_delta) / len(values)
+        value = value + huber(target - v_k, HUBER_DELTA) / len(values)
     return policy, value, entropy

@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
+from emtc_core.learner.backbones import dmix
 from emtc_core.learner.backbones.dmix import QuantileAgent
 from emtc_core.learner.curiosity import Curiosity
 from emtc_core.learner.diversity import Diversity
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.mappo import MappoLearner
+from emtc_core.learner.mixers import qplex
 from emtc_core.replay_buffer.buffer import Batch
 from emtc_core.rollout.episode import Episode
 from tests.core.learner_cases import make_batch, to_double
@@ -29,7 +32,11 @@ FOOTBALL = dataclasses.replace(INFO, agent_block=0)
 """There the attention mixer reads the agents' observations."""
 TARGET_INTERVAL = 3
 T_ENV, T_ENV_STEP = 900_000, 50_000
-SIZES = {"adv_hypernet_embed": 5, "hypernet_embed": 7, "attend_embed": 6, "state_bias_embed": 6}
+SIZES = {
+    qplex: {"KERNEL_WIDTH": 5, "TRANSFORM_WIDTH": 7, "ATTENTION_WIDTH": 6, "BIAS_WIDTH": 6},
+    dmix: {"N_FRACTIONS": 3, "N_TARGET_FRACTIONS": 4, "N_ACT_FRACTIONS": 6, "N_COS": 5},
+}
+"""Constants of our modules that the fixtures have smaller."""
 
 Weights = dict[str, Tensor]
 
@@ -40,13 +47,19 @@ def read(name: str) -> Arrays:
         return dict(file)
 
 
+def use_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the constants of our modules to the fixtures' sizes."""
+    for module, sizes in SIZES.items():
+        for name, value in sizes.items():
+            monkeypatch.setattr(module, name, value)
+
+
 def make_settings(algo: str, *, target_interval: int = TARGET_INTERVAL, **sections: Any) -> RunConfig:
     """Configure an algorithm with the fixtures' sizes and the published optimiser."""
     train = {"hidden": 8, "target_interval": target_interval, "bootstrap_on_timeout": True}
     values = {
         "train": train | sections.pop("train", {}),
         "qmix": {"mixing_embed": 6, "hypernet_embed": 7},
-        "qplex": SIZES | sections.pop("qplex", {}),
     }
     return RunConfig.model_validate({"algo": algo} | values | sections)
 

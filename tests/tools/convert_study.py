@@ -31,7 +31,24 @@ from storage.bundles.contents import WHOLE, Contents
 from storage.bundles.write import pack_study, write_bundle
 from storage.engine import open_database
 
-REMOVED_SETTINGS: Final[dict[str, Any]] = {}
+REMOVED_SETTINGS: Final[dict[str, Any]] = {
+    "env.grf.control": "engine",
+    "train.mixed_precision": False,
+    "gate.tau_quantile": 0.9,
+    "gate.tau_window": 10_000,
+    "eval.robust_jitter": 0.05,
+    "qplex.adv_hypernet_embed": 64,
+    "qplex.hypernet_embed": 64,
+    "qplex.n_head": 4,
+    "qplex.attend_embed": 32,
+    "qplex.state_bias_embed": 32,
+    "dmix.n_quantiles": 8,
+    "dmix.n_target_quantiles": 8,
+    "dmix.n_act_quantiles": 32,
+    "dmix.n_cos": 64,
+    "mappo.huber_delta": 10.0,
+    "mappo.value_norm_beta": 0.99999,
+}
 """Removed setting, for example "memory.evict" → the value that is now a constant. A run with another value is not
 converted."""
 OMITTED_TABLES: Final = ("alembic_version", "schema_version")

@@ -49,7 +49,7 @@ METHODS: Final = ("tsne", "umap")
 """Layouts of the last memory that are stored: a bundle is read-only, so no page can compute them."""
 LANDMARKS: Final = 5000
 """Landmarks of these layouts: the default of the page *Memory*."""
-TABLES_OF_STUDY: Final = ("findings", "study-measures", "win-rates", "falls", "mu-w", "gate-readings", "comparisons")
+TABLES_OF_STUDY: Final = ("findings", "study-measures", "win-rates", "falls", "mu-w", "comparisons")
 """Tables of the study's runs that must not change."""
 
 

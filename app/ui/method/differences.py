@@ -119,7 +119,7 @@ DIFFERENCES: Final = (
         "DMIX",
         "Greedy actions in tests are chosen from the mean over random quantile fractions, so they are not "
         "reproducible.",
-        "In tests the fractions are equally spaced (the midpoints of `dmix.n_act_quantiles` intervals). In training "
+        "In tests the fractions are equally spaced (the midpoints of 32 intervals). In training "
         "they are random, as published.",
     ),
     Difference(

@@ -135,15 +135,15 @@ effect of the gate.
 BEYOND = (
     (
         r"\tau = \min\Big(\max\big(Q_p(\Delta_{mem}),\; u\,\tau_{end}\big),\; u\,\tau_{start}\Big)",
-        "`gate.schedule = adaptive`, not in the paper: τ is quantile p (`gate.tau_quantile`) of Δ_mem over the last "
-        "`gate.tau_window` transitions, limited to τ_end and τ_start. Before the first transition it is τ_start. The "
-        "gate of an episode uses only earlier episodes.",
+        "`gate.schedule = adaptive`, not in the paper: τ is quantile p = 0.9 of Δ_mem over the last 10,000 "
+        "transitions, limited to τ_end and τ_start. Before the first transition it is τ_start. The gate of an episode "
+        "uses only earlier episodes.",
     ),
     (
         r"u = 1 \quad \text{or} \quad u = \mathrm{std}(R_t)",
         "`gate.tau_unit`: the unit of τ_start and τ_end is the return (`return`, the paper), or the standard deviation "
-        "of the discounted returns of the last transitions (`spread`). With `spread`, multiplying all rewards by a "
-        "constant does not change the gates.",
+        "of the discounted returns of the last 10,000 transitions (`spread`). With `spread`, multiplying all rewards "
+        "by a constant does not change the gates.",
     ),
     (
         r"\tau \ge u\,\tau_{end} > 0 \quad\Rightarrow\quad \beta \ge"

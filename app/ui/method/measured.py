@@ -27,7 +27,7 @@ _QUANTITIES: Final = {
 }
 _SCALES: Final = ("none", "std")
 _SHAPES: Final = "gate-shapes.csv"
-_STUDY: Final = "gate-readings.csv"
+_STUDY: Final = "gate-variants.csv"
 
 
 def show_return_scale() -> None:
@@ -61,16 +61,17 @@ def show_gate_variants() -> None:
         "written by other episodes closes the gate for a quarter to two fifths of the transitions."
     )
     st.markdown(_read_csv_table(_SHAPES))
-    st.caption("`emtc export RUN --figure gate-readings`, RUN: EMTC(QPLEX), preset paper, seed 1, 80,000 env steps.")
+    st.caption(
+        "Recorded episodes of EMTC(QPLEX), preset paper, seed 1, 80,000 env steps, written to one memory per preset."
+    )
     st.markdown(
         "Training with each variant, with and without its gate, over three seeds: all intervals with and without the "
         "gate overlap. Intervals this wide show only very large effects."
     )
     st.markdown(_read_csv_table(_STUDY))
     st.caption(
-        "`emtc sweep gate-readings`, then `emtc export --table gate-readings`: mean [percentile bootstrap with "
-        "2000 resamples; with three seeds it covers 74 %]. The target network was copied every 50 episodes, the value "
-        "of the preset at that time."
+        "80,000 env steps, three seeds: mean [percentile bootstrap with 2000 resamples; with three seeds it covers "
+        "74 %]. The target network was copied every 50 episodes, the value of the preset at that time."
     )
 
 

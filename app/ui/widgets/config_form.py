@@ -30,7 +30,6 @@ SECTION_TITLES: Final = {
     "qplex": "QPLEX",
     "qmix": "QMIX",
     "cds": "CDS",
-    "dmix": "DMIX",
     "mappo": "MAPPO",
     "curiosity": "EMC: curiosity",
     "ec": "EMC: episodic control",

@@ -35,8 +35,6 @@ class Squad:
     lineup: Lineup
     n_agents: int
     n_opponents: int
-    keeper_controllable: bool = True
-    """Whether an agent may control our keeper, as in gfootball. If not, every agent controls one attacker."""
 
 
 def load_engine() -> ModuleType:
@@ -137,8 +135,8 @@ class Engine:
         for team, players in ((config.left_team, lineup.left), (config.right_team, lineup.right)):
             for player in players:
                 role = getattr(lib.e_PlayerRole, f"e_PlayerRole_{player.role}")
-                controllable = self._squad.keeper_controllable or player.role != "GK"
-                team.append(lib.FormationEntry(player.x, player.y, role, False, controllable))
+                # lazy: no; controllable: yes, the keeper too, as in gfootball and in every published result
+                team.append(lib.FormationEntry(player.x, player.y, role, False, True))
         return config
 
     def _check_end(self, info: Any) -> int:

@@ -128,7 +128,7 @@ class GrfEnv:
         self._layout = StateLayout(scenario.n_agents, scenario.n_opponents)
         self._observations = ObservationMap(self._layout)
         lineup = scenario.trimmed if config.trimmed else scenario.full
-        squad = Squad(lineup, scenario.n_agents, scenario.n_opponents, config.control == "engine")
+        squad = Squad(lineup, scenario.n_agents, scenario.n_opponents)
         self._group = make_group(squad, n_envs=n_envs, workers=config.workers)
         self.n_envs = n_envs
         self._seed = secrets.randbits(31)

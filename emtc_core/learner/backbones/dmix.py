@@ -5,13 +5,12 @@ fc2(h * mean e). The samples of one action need only its row of fc2's weights, s
 All agents use the same fractions in a step of an episode. Source: j3soon/dfac, pymarl/src.
 """
 
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from emtc_core.config.backbones import DmixConfig
 from emtc_core.config.run import RunConfig
 from emtc_core.devices import send
 from emtc_core.envs.base import EnvInfo
@@ -21,14 +20,23 @@ from emtc_core.learner.networks import SequenceBatch, SharedAgent
 from emtc_core.learner.targets import greedy, quantile_huber
 from emtc_core.random_tensors import rand
 
+N_FRACTIONS: Final = 8
+"""Fractions per online evaluation; n_quantiles in the configurations of DFAC."""
+N_TARGET_FRACTIONS: Final = 8
+"""Fractions per target evaluation; n_target_quantiles in the same configurations."""
+N_ACT_FRACTIONS: Final = 32
+"""Fractions averaged when acting; n_approx_quantiles in the same configurations."""
+N_COS: Final = 64
+"""Cosine features of a fraction; quantile_embed_dim in the same configurations."""
+
 
 class QuantileAgent(SharedAgent):
     """The shared recurrent agent with an additional embedding of quantile fractions."""
 
-    def __init__(self, n_inputs: int, n_actions: int, hidden: int, *, n_cos: int) -> None:
+    def __init__(self, n_inputs: int, n_actions: int, hidden: int) -> None:
         super().__init__(n_inputs, n_actions, hidden)
-        self.phi = nn.Linear(n_cos, hidden)
-        self.register_buffer("frequency", torch.pi * torch.arange(n_cos), persistent=False)
+        self.phi = nn.Linear(N_COS, hidden)
+        self.register_buffer("frequency", torch.pi * torch.arange(N_COS), persistent=False)
 
     def embed(self, fractions: Tensor) -> Tensor:
         """Embed quantile fractions.
@@ -80,15 +88,14 @@ class QuantileAgent(SharedAgent):
 class DmixBackbone(Backbone):
     """Quantile agents and the mean-shape mixer, trained with the quantile Huber loss."""
 
-    def __init__(self, agent: QuantileAgent, mixer: DmixMixer, config: DmixConfig) -> None:
+    def __init__(self, agent: QuantileAgent, mixer: DmixMixer) -> None:
         super().__init__()
         self.agent, self.mixer = agent, mixer
-        self._n_fractions, self._n_act_fractions = config.n_quantiles, config.n_act_quantiles
-        self._n_target_fractions = config.n_target_quantiles
+        self._n_fractions = N_FRACTIONS
 
     def become_target(self) -> None:
         """Use the number of fractions of a target copy."""
-        self._n_fractions = self._n_target_fractions
+        self._n_fractions = N_TARGET_FRACTIONS
 
     def unroll(self, seq: SequenceBatch, generator: torch.Generator) -> Unrolled:
         """Run the agents over whole sequences and sample fractions for every step."""
@@ -149,7 +156,7 @@ class DmixBackbone(Backbone):
     def act_values(self, hidden: Tensor, rng: np.random.Generator | None) -> Tensor:
         """Compute the means over random fractions, or over equally spaced ones if `rng` is None.
 
-        Source: j3soon/dfac, with `n_act_quantiles` fractions.
+        Source: j3soon/dfac, with `N_ACT_FRACTIONS` fractions.
 
         Args:
             hidden: [B, N, H], hidden states, dimensionless.
@@ -158,7 +165,7 @@ class DmixBackbone(Backbone):
         Returns:
             [B, N, A] [return].
         """
-        n_envs, count = hidden.shape[0], self._n_act_fractions
+        n_envs, count = hidden.shape[0], N_ACT_FRACTIONS
         if rng is None:
             fractions = ((torch.arange(count, device=hidden.device) + 0.5) / count).expand(n_envs, count)
         else:
@@ -180,9 +187,9 @@ class DmixBackbone(Backbone):
 
 def make_dmix(config: RunConfig, info: EnvInfo) -> DmixBackbone:
     """Make DMIX for the sizes of an environment."""
-    agent = QuantileAgent(*agent_sizes(config, info), n_cos=config.dmix.n_cos)
+    agent = QuantileAgent(*agent_sizes(config, info))
     mixer = DmixMixer(config.qmix, n_agents=info.n_agents, state_dim=info.state_dim)
-    return DmixBackbone(agent, mixer, config.dmix)
+    return DmixBackbone(agent, mixer)
 
 
 BACKBONES: BackboneTable = {"dmix": make_dmix}

@@ -6,7 +6,7 @@ Source: wjh720/QPLEX, pymarl-master/src/modules/mixers/dmaq_general.py and dmaq_
 """
 
 import itertools
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,16 @@ from emtc_core.learner.mixers.base import Mixed, MixerTable, MixInputs
 from emtc_core.learner.networks import GroupedLinear, StackedLinear, mlp
 
 FLOOR = 1e-10  # added to weights, so that they are > 0
+KERNEL_WIDTH: Final = 64
+"""Hidden width of the kernel networks [units]; adv_hypernet_embed in every configuration of QPLEX, CDS, EMC and EMU."""
+TRANSFORM_WIDTH: Final = 64
+"""Hidden width of the transformation networks [units]; hypernet_embed in the same configurations."""
+N_HEADS: Final = 4
+"""Attention heads; n_head in the same configurations."""
+ATTENTION_WIDTH: Final = 32
+"""Width of queries and keys [units]; mixing_embed_dim in the same configurations."""
+BIAS_WIDTH: Final = 32
+"""Hidden width of the bias of the state [units]; mixing_embed_dim in the same configurations."""
 
 
 class Transform(NamedTuple):
@@ -69,12 +79,10 @@ class Importance(nn.Module):
     def __init__(self, config: QplexConfig, *, n_agents: int, n_actions: int, state_dim: int) -> None:
         super().__init__()
         self._n_actions, self._kernels = n_actions, config.num_kernel
-        layers, hidden = config.adv_hypernet_layers, config.adv_hypernet_embed
-        self.key = KernelMlp(config.num_kernel, state_dim, 1, layers=layers, hidden=hidden)
-        self.agents = KernelMlp(config.num_kernel, state_dim, n_agents, layers=layers, hidden=hidden)
-        self.action = KernelMlp(
-            config.num_kernel, state_dim + n_agents * n_actions, n_agents, layers=layers, hidden=hidden
-        )
+        layers = config.adv_hypernet_layers
+        self.key = KernelMlp(config.num_kernel, state_dim, 1, layers=layers)
+        self.agents = KernelMlp(config.num_kernel, state_dim, n_agents, layers=layers)
+        self.action = KernelMlp(config.num_kernel, state_dim + n_agents * n_actions, n_agents, layers=layers)
 
     def forward(self, state: Tensor, action: Tensor) -> Tensor:
         """Compute the importance weights lambda.
@@ -98,12 +106,12 @@ class Importance(nn.Module):
 class KernelMlp(nn.Module):
     """K separate networks of 1 to 3 layers with the same input, computed together: [R, I] to [R, K, O]."""
 
-    def __init__(self, kernels: int, n_in: int, n_out: int, *, layers: int, hidden: int) -> None:
+    def __init__(self, kernels: int, n_in: int, n_out: int, *, layers: int) -> None:
         super().__init__()
         self._kernels = kernels
         # The first layers of the K networks have the same input, so they are computed as one layer.
-        self.first = nn.Linear(n_in, kernels * (hidden if layers > 1 else n_out))
-        widths = [*[hidden] * (layers - 1), n_out]
+        self.first = nn.Linear(n_in, kernels * (KERNEL_WIDTH if layers > 1 else n_out))
+        widths = [*[KERNEL_WIDTH] * (layers - 1), n_out]
         self.rest = nn.ModuleList(GroupedLinear(kernels, a, b) for a, b in itertools.pairwise(widths))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -128,9 +136,9 @@ class StateTransform(nn.Module):
 
     def __init__(self, config: QplexConfig, *, n_agents: int, state_dim: int) -> None:
         super().__init__()
-        weighted, hidden = config.weighted_head, config.hypernet_embed
-        self.weight = mlp(state_dim, hidden, n_agents) if weighted else None
-        self.bias = mlp(state_dim, hidden, n_agents) if weighted else None
+        weighted = config.weighted_head
+        self.weight = mlp(state_dim, TRANSFORM_WIDTH, n_agents) if weighted else None
+        self.bias = mlp(state_dim, TRANSFORM_WIDTH, n_agents) if weighted else None
 
     def forward(self, inputs: MixInputs) -> Transform:
         """Return w [R, N] and c [R, N]."""
@@ -145,19 +153,19 @@ class AttentionTransform(nn.Module):
     def __init__(self, config: QplexConfig, *, n_agents: int, state_dim: int, obs_dim: int, agent_block: int) -> None:
         super().__init__()
         self._n_agents, self._block, self._config = n_agents, agent_block, config
-        heads, embed, hidden = config.n_head, config.attend_embed, config.hypernet_embed
+        heads, embed, hidden = N_HEADS, ATTENTION_WIDTH, TRANSFORM_WIDTH
         width = (agent_block or obs_dim) + (1 if config.nonlinear else 0)
         self.query_hidden = StackedLinear(heads, state_dim, hidden)
         self.query = nn.Parameter(torch.empty(heads, hidden, embed).uniform_(-(hidden**-0.5), hidden**-0.5))
         self.key = nn.Parameter(torch.empty(heads, width, embed).uniform_(-(width**-0.5), width**-0.5))
-        self.bias = mlp(state_dim, config.state_bias_embed, 1)
+        self.bias = mlp(state_dim, BIAS_WIDTH, 1)
         self.head_weight = mlp(state_dim, hidden, heads) if config.weighted_head else None
 
     def forward(self, inputs: MixInputs) -> Transform:
         """Return w [R, N], c [R, 1] and the penalty of squared logits [R]."""
         # R is the last dimension in memory, because a softmax over a short last dimension N is slow.
         logits_HNR = self._logits(inputs).permute(0, 2, 1).contiguous()
-        attention_HNR = torch.softmax(logits_HNR * self._config.attend_embed**-0.5, dim=1)
+        attention_HNR = torch.softmax(logits_HNR * ATTENTION_WIDTH**-0.5, dim=1)
         if self.head_weight is not None:
             attention_HNR = attention_HNR * self.head_weight(inputs.state).abs().t().unsqueeze(1)
         penalty_R = logits_HNR.square().sum((0, 1)) * (self._config.attend_reg / self._n_agents)
