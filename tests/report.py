@@ -5,9 +5,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from app.bench import BenchResult
-from app.cli.bench import print_results
 from emtc_core.errors import EmtcError
+from tests.bench import BenchResult
+from tests.bench.__main__ import print_results
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:

@@ -10,11 +10,11 @@ import pytest
 import typer
 from typer.main import get_command
 
-from app.cli.bench import BENCHMARKS, EXTRA
 from app.cli.main import COMMANDS, make_app
 from app.figures.registry import FIGURES, TABLES
 from app.ui import guide
 from storage.queries.tables import TABLE_NAMES
+from tests.bench.__main__ import BENCHMARKS, EXTRA
 
 ROOT = Path(__file__).parent.parent
 GUIDE = ROOT / "app" / "guide"

@@ -15,13 +15,13 @@ from typing import Annotated, Literal
 import typer
 
 from app.cli.output import AsJson, choose, print_json, print_message, print_rows, print_table, printable
-from app.jobs.device_check import DeviceReport, write_number
 from app.jobs.doctor import run_checks
 from emtc_core.envs.registry import get_adapter, list_envs
 from emtc_core.envs.smac import game_link
 from emtc_core.envs.smac.setup import GAME_HELP, InstallTask, list_tasks
 from emtc_core.errors import ConfigError, EnvUnavailableError, PluginError
 from emtc_core.plugins import KINDS, list_failures, list_plugins, make_missing_fault
+from tests.gpu.report import DeviceReport, write_number
 
 Quick = Annotated[bool, typer.Option("--quick", help="Smaller sizes: about one minute instead of five")]
 
@@ -188,9 +188,9 @@ def _list_plugins(*, json: bool) -> int:
 def _check_device(name: Literal["cpu", "cuda"] | None, *, quick: bool, json: bool) -> int:
     import torch
 
-    from app.device_check.checks import run_checks as run_device_checks
-    from app.device_check.target import Target
     from emtc_core.devices import choose_device
+    from tests.gpu.checks import run_checks as run_device_checks
+    from tests.gpu.target import Target
 
     device = torch.device(name) if name else choose_device("auto")
 

@@ -14,7 +14,12 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count, format_time
 from app.jobs.alerts import MEANINGS, REASONS, SEVERITY, Alert, Severity
-from app.jobs.device_check import (
+from app.jobs.doctor import Check, run_checks
+from app.ui import data, messages
+from app.ui.page_state import RUN, Choices, Flag
+from emtc_core.errors import EmtcError
+from storage.alerts import mark_read, read_keys
+from tests.gpu.report import (
     LOG_NAME,
     REPORT_NAME,
     DeviceReport,
@@ -23,11 +28,6 @@ from app.jobs.device_check import (
     report_folder,
     start_device_check,
 )
-from app.jobs.doctor import Check, run_checks
-from app.ui import data, messages
-from app.ui.page_state import RUN, Choices, Flag
-from emtc_core.errors import EmtcError
-from storage.alerts import mark_read, read_keys
 
 _ICON: Final[dict[Severity, str]] = {
     "info": ":material/check_circle:",

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from app.device_check import checks
-from app.device_check.target import Target
 from tests.app.test_device_check import LEFT_OUT, TINY
 from tests.core.imitated_gpu import GPU, imitate, set_sync_debug_mode
+from tests.gpu import checks
+from tests.gpu.target import Target
 
 
 def main() -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from app.bench.telemetry import run_contention
 from storage.engine import open_database
 from storage.queries.runs import list_runs
+from tests.bench.telemetry import run_contention
 
 
 @pytest.mark.slow

@@ -16,13 +16,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from app.cli.main import run
-from app.device_check import checks, installation
-from app.device_check.checks import CHECKS, run_checks
-from app.device_check.installation import has_code_for
-from app.device_check.target import CPU, CheckSizes, Target
-from app.device_check.training import check_training
-from app.device_check.updates import check_update
-from app.jobs.device_check import (
+from emtc_core.faiss_probe import FaissProbe
+from emtc_core.learner import learner as learner_module
+from emtc_core.learner import networks
+from emtc_core.learner.recurrence import run_torch_layers
+from emtc_core.replay_buffer.rows import ReplayRows
+from tests.gpu import checks, installation
+from tests.gpu.checks import CHECKS, run_checks
+from tests.gpu.installation import has_code_for
+from tests.gpu.report import (
     REPORT_NAME,
     CheckResult,
     DeviceReport,
@@ -33,11 +35,9 @@ from app.jobs.device_check import (
     start_device_check,
     write_report,
 )
-from emtc_core.faiss_probe import FaissProbe
-from emtc_core.learner import learner as learner_module
-from emtc_core.learner import networks
-from emtc_core.learner.recurrence import run_torch_layers
-from emtc_core.replay_buffer.rows import ReplayRows
+from tests.gpu.target import CPU, CheckSizes, Target
+from tests.gpu.training import check_training
+from tests.gpu.updates import check_update
 
 LEFT_OUT = ("throughput", "training")
 """Checks whose trainings take too long on an imitated GPU."""
@@ -312,7 +312,7 @@ def test_the_background_process_writes_its_report(tmp_path):
 
 @pytest.mark.ci
 def test_the_checks_pass_on_an_imitated_gpu():
-    command = [sys.executable, "-m", "tests.app.device_check_on_gpu"]
+    command = [sys.executable, "-m", "tests.tests.gpu_on_gpu"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
     if "undefined symbol" in done.stderr or "cannot open shared object" in done.stderr:
         pytest.skip("this build of PyTorch keeps its device guards elsewhere")

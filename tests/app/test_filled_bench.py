@@ -4,8 +4,6 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from app.analysis.provenance import library_versions
-from app.bench.end_to_end import run_filled, save_filled_state
-from app.bench.postgres import add_latency, is_private
 from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.training.checkpoint import CheckpointStore
@@ -13,6 +11,8 @@ from storage.engine import open_database
 from storage.files import run_folder
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run
+from tests.bench.end_to_end import run_filled, save_filled_state
+from tests.postgres import add_latency, is_private
 
 FAST = ["embed.min_entries=64", "embed.batch=64", "train.burn_in=8", "train.batch=8"]
 

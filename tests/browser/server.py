@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from app.bench.browser import serve_app
+from tests.app_server import serve_app
 
 PATIENCE_MS = 120_000
 """How long a page may take to show what it must: a busy machine is slow, and no fault of the page."""

@@ -2,10 +2,10 @@
 
 import pytest
 
-from app.bench import atlas, live
-from app.bench.browser import serve_app
-from app.bench.records import temporary_database
 from storage.files import run_folder
+from tests.app_server import serve_app
+from tests.bench import atlas, live
+from tests.records import temporary_database
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 

@@ -17,7 +17,7 @@ from storage.api import OpenDatabase, RecordedRun
 from storage.models import Base
 from storage.queries.tables import TABLE_NAMES as RAW_TABLES
 
-BENCH = Path(__file__).parents[2] / "app" / "bench"
+BENCH = Path(__file__).parents[2] / "tests" / "bench"
 
 COMMAND_OPTIONS = {
     "train": "--env --map --algo --steps --seed --config --set --detach --json --db",

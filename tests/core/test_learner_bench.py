@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.bench.learner import run
+from tests.bench.learner import run
 
 
 @pytest.mark.ci

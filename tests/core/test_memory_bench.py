@@ -1,6 +1,6 @@
 """The benchmarks of memory and embedder run and name their figures as the contract says."""
 
-from app.bench import embedder, memory
+from tests.bench import embedder, memory
 
 
 def test_memory_figures_carry_the_contract_names_and_a_verdict() -> None:

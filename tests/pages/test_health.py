@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import streamlit as st
 
-from app.jobs.device_check import (
+from emtc_core.faiss_probe import FaissProbe
+from tests.gpu.report import (
     REPORT_NAME,
     CheckResult,
     DeviceReport,
@@ -15,7 +16,6 @@ from app.jobs.device_check import (
     sign_report,
     write_report,
 )
-from emtc_core.faiss_probe import FaissProbe
 from tests.pages.seed import seed_failed_run
 from tests.pages.test_pages import open_page, said
 

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import psutil
 
-from app.bench.browser import open_page, serve_app
 from storage.engine import Database
+from tests.app_server import open_page, serve_app
 
 PAGES = ("", "live", "compare")
 """Home, Live and Compare: a list, a running run, and curves over seeds. All three refresh themselves."""

@@ -16,8 +16,8 @@ import websockets
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
-from app.bench.browser import serve_app
 from app.cli.output import print_json, print_message
+from tests.app_server import serve_app
 
 PAGES = ("", "live", "memory", "replay", "compare", "notebook", "method")
 """Home, and the pages that draw most."""

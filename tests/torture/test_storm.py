@@ -12,14 +12,6 @@ import numpy as np
 import psutil
 import pytest
 
-from app.bench.postgres import (
-    SERVER_VARIABLE,
-    find_server_binaries,
-    is_private,
-    open_server,
-    outage,
-    temporary_postgres_database,
-)
 from app.cli.main import run as emtc
 from app.jobs.launch import LOG_NAME
 from app.jobs.train_process import train_detached
@@ -34,6 +26,14 @@ from storage.runs.rows import find_run
 from storage.runs.sweeps import get_sweep
 from tests.errors import raises
 from tests.hostile import tamper
+from tests.postgres import (
+    SERVER_VARIABLE,
+    find_server_binaries,
+    is_private,
+    open_server,
+    outage,
+    temporary_postgres_database,
+)
 from tests.require import require
 from tests.storage.records import CONFIG, record_everything
 from tests.torture.c_library import compile_library

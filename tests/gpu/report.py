@@ -1,7 +1,7 @@
 """The report of a device check, and its background process for the page Health.
 
 The process writes its report to a file after each check, so that the page can show the progress. This module does not
-load torch. The checks are in `app.device_check`.
+load torch. The checks are in `tests.gpu`.
 """
 
 import json
@@ -171,7 +171,7 @@ def start_device_check(folder: Path, *, device: str = "cuda", quick: bool = Fals
     """
     path = folder / REPORT_NAME
     options = ["--device", device, "--report", str(path), *(["--quick"] if quick else [])]
-    process = spawn(["app.device_check", *options], folder / LOG_NAME)
+    process = spawn(["tests.gpu", *options], folder / LOG_NAME)
     report = DeviceReport(device, quick, total=1, pid=process.pid)
     write_report(path, report)
     return report

@@ -11,18 +11,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from app.bench.memory import fill_memory, write_random_episode
-from app.device_check.cases import (
-    ACTING_ENVS,
-    fill_buffer,
-    greedy_actions,
-    make_case,
-    make_updates,
-    start_learner,
-)
-from app.device_check.target import CPU, CheckSizes, Target
-from app.device_check.updates import LOSS_LIMIT
-from app.jobs.device_check import CheckResult, Measurement, Speed
 from emtc_core.config.resolve import resolve
 from emtc_core.control import NoControl, StopRequested
 from emtc_core.embedder.fit import fit
@@ -30,6 +18,18 @@ from emtc_core.envs.registry import make_env
 from emtc_core.recorder import NullRecorder
 from emtc_core.training.checkpoint import CheckpointStore
 from emtc_core.training.trainer import Trainer
+from tests.bench.memory import fill_memory, write_random_episode
+from tests.gpu.cases import (
+    ACTING_ENVS,
+    fill_buffer,
+    greedy_actions,
+    make_case,
+    make_updates,
+    start_learner,
+)
+from tests.gpu.report import CheckResult, Measurement, Speed
+from tests.gpu.target import CPU, CheckSizes, Target
+from tests.gpu.updates import LOSS_LIMIT
 
 WRITES = 20
 STAGES = {

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from app.bench import BenchResult, make_result
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.devices import choose_device
@@ -23,6 +22,7 @@ from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.rollout.episode import Episode
 from emtc_core.threads import configure_threads
 from emtc_core.training.episodic import EpisodicPart
+from tests.bench import BenchResult, make_result
 
 N_NODES, LENGTH, BATCH = 100_000, 150, 32
 UPDATES_PER_REPROJECTION = 7

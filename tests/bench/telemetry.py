@@ -19,10 +19,6 @@ from multiprocessing.queues import Queue
 
 import torch
 
-from app.bench import BenchResult, make_result
-from app.bench.live import query_live
-from app.bench.postgres import is_server_available, open_server, temporary_postgres_database
-from app.bench.records import CONFIG, LENGTH, make_records, opened_database, temporary_database
 from emtc_core.errors import StorageError
 from emtc_core.recorder import EpisodeRecord, NullRecorder, Recorder
 from emtc_core.threads import configure_threads
@@ -30,6 +26,10 @@ from storage.engine import Database, open_database
 from storage.queries.runs import list_runs
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
+from tests.bench import BenchResult, make_result
+from tests.bench.live import query_live
+from tests.postgres import is_server_available, open_server, temporary_postgres_database
+from tests.records import CONFIG, LENGTH, make_records, opened_database, temporary_database
 
 WRITERS, READERS = 4, 3
 STEPS_PER_SECOND = 1000

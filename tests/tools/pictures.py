@@ -19,11 +19,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from PIL import Image
 
-from app.bench import BenchResult, make_result
-from app.bench.browser import open_page, serve_app
 from app.jobs.launch import ROOT
 from emtc_core.errors import ConfigError, EmtcError
 from storage import open_database
+from tests.app_server import open_page, serve_app
+from tests.bench import BenchResult, make_result
 
 FOLDER = ROOT / "app" / "guide" / "pictures"
 MAX_TOTAL_KB = 1500

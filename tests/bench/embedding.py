@@ -12,7 +12,7 @@ episode is not written and is used for validation. H is the highest return that 
     info_nce_accuracy   accuracy on the validation episodes; a random guess has 1 / batch size
     return_r2           share of the variance of H that the decoder explains, over the nodes of the memory
 
-`app/bench/measured/embedding.json` is the output with `--json`. The Method page shows it.
+`app/guide/measured/embedding.json` is the output with `--json`. The Method page shows it.
 """
 
 import tempfile
@@ -25,7 +25,6 @@ import torch
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
-from app.bench import BenchResult, make_result
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.control import NoControl
@@ -41,6 +40,7 @@ from emtc_core.schedules import Every
 from emtc_core.threads import configure_threads
 from emtc_core.training.checkpoint import CheckpointStore
 from emtc_core.training.trainer import Trainer
+from tests.bench import BenchResult, make_result
 
 TASKS = (("skirmish", "3m"), ("skirmish", "2s3z"), ("grf", "academy_3_vs_1_with_keeper"))
 STEPS = 20_000

@@ -15,17 +15,6 @@ from pathlib import Path
 
 import psutil
 
-from app.bench import BenchResult, make_result
-from app.bench.browser import open_page, serve_app
-from app.bench.postgres import add_latency, is_server_available, open_server, temporary_postgres_database
-from app.bench.records import (
-    CONFIG,
-    fill_transitions,
-    insert_curves,
-    median_ms,
-    opened_database,
-    temporary_database,
-)
 from app.figures.named.live import read_returns
 from app.jobs.launch import kill_run
 from storage.engine import Database
@@ -36,6 +25,17 @@ from storage.queries.runs import list_resumes, list_runs
 from storage.runs.changes import create_run
 from storage.runs.control import command_log
 from storage.runs.rows import find_run
+from tests.app_server import open_page, serve_app
+from tests.bench import BenchResult, make_result
+from tests.postgres import add_latency, is_server_available, open_server, temporary_postgres_database
+from tests.records import (
+    CONFIG,
+    fill_transitions,
+    insert_curves,
+    median_ms,
+    opened_database,
+    temporary_database,
+)
 
 RUNS, TRANSITIONS = 20, 1_000_000
 _MEASUREMENTS, _REPEATS = 5, 15

@@ -11,10 +11,6 @@ import pandas as pd
 import torch
 
 from app.analysis.provenance import library_versions
-from app.bench.records import temporary_database
-from app.device_check.cases import count_differences
-from app.device_check.target import CPU, CheckSizes, Target
-from app.jobs.device_check import CheckResult, Measurement
 from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
@@ -27,6 +23,10 @@ from storage import open_database
 from storage.engine import Database
 from storage.files import run_folder
 from storage.runs.changes import create_run
+from tests.gpu.cases import count_differences
+from tests.gpu.report import CheckResult, Measurement
+from tests.gpu.target import CPU, CheckSizes, Target
+from tests.records import temporary_database
 
 SHORT = {
     "train.burn_in": 8,

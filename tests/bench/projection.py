@@ -10,8 +10,8 @@ import sys
 import tempfile
 from time import perf_counter
 
-from app.bench import BenchResult, make_result
 from app.jobs.launch import ROOT
+from tests.bench import BenchResult, make_result
 
 POINTS = 20_000
 PLACED = 1_000_000

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from app.bench import BenchResult
 from app.cli.output import AsJson, print_json, print_message, print_table
 from app.jobs.launch import ROOT
+from tests.bench import BenchResult
 
 BENCHMARKS = (
     "learner", "memory", "embedder", "skirmish", "grf", "telemetry", "queries", "live", "projection", "atlas",
@@ -59,7 +59,7 @@ def bench(
     results: list[BenchResult] = []
     for benchmark in BENCHMARKS if name == "all" else (name,):
         print_message(f"bench {benchmark} …")
-        results += importlib.import_module(f"app.bench.{benchmark}").run(**options)
+        results += importlib.import_module(f"tests.bench.{benchmark}").run(**options)
     print_results(results, title=f"bench {name}", json=json)
     return 0
 

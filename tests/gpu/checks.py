@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import torch
 
-from app.device_check.installation import check_versions, describe_versions
-from app.device_check.memory import check_embedding, check_index, check_memory_plan
-from app.device_check.speed import check_throughput
-from app.device_check.target import FULL, QUICK, CheckSizes, Target
-from app.device_check.training import check_resume, check_training
-from app.device_check.updates import check_precision, check_repeat, check_synchronization, check_update
-from app.jobs.device_check import CheckResult, DeviceReport, Speed
 from emtc_core.control import StopRequested
 from emtc_core.devices import set_determinism
 from emtc_core.threads import configure_threads
+from tests.gpu.installation import check_versions, describe_versions
+from tests.gpu.memory import check_embedding, check_index, check_memory_plan
+from tests.gpu.report import CheckResult, DeviceReport, Speed
+from tests.gpu.speed import check_throughput
+from tests.gpu.target import FULL, QUICK, CheckSizes, Target
+from tests.gpu.training import check_resume, check_training
+from tests.gpu.updates import check_precision, check_repeat, check_synchronization, check_update
 
 Check = Callable[[Target, CheckSizes], CheckResult | tuple[CheckResult, tuple[Speed, ...]]]
 

@@ -12,9 +12,6 @@ import torch
 from numpy.typing import NDArray
 
 from app.analysis.provenance import library_versions
-from app.bench import BenchResult, make_result
-from app.bench.learner import store_episode
-from app.bench.records import temporary_database
 from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
@@ -32,6 +29,9 @@ from emtc_core.training.trainer import Trainer
 from storage.engine import Database
 from storage.files import run_folder
 from storage.runs.changes import create_run
+from tests.bench import BenchResult, make_result
+from tests.bench.learner import store_episode
+from tests.records import temporary_database
 
 FILLING_ENVS = 64
 CASES = (

@@ -11,14 +11,14 @@ import numpy as np
 import pandas as pd
 import torch
 
-from app.bench import BenchResult
-from app.bench.memory import SIZES, fill_memory, make_sized_result
 from emtc_core.config.memory import EmbedConfig
 from emtc_core.devices import choose_device
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.threads import configure_threads
+from tests.bench import BenchResult
+from tests.bench.memory import SIZES, fill_memory, make_sized_result
 
 CYCLES = 3
 MEMORY_SIZES = (*SIZES[:2], 300_000, *SIZES[2:])

@@ -18,9 +18,6 @@ from PIL import Image
 
 from app.analysis.comparable import select_runs
 from app.analysis.tables import Table
-from app.bench import BenchResult, make_result
-from app.bench.pictures import FOLDER as PICTURES
-from app.bench.pictures import MAX_TOTAL_KB, reduce_colors
 from app.figures.figure import FigureKind, TableKind
 from app.figures.image_options import read_image_options
 from app.figures.kinds.chart import Chart
@@ -35,6 +32,9 @@ from storage.bundles.bundle_cache import cache_bundle
 from storage.engine import Database, open_database
 from storage.queries.episode_search import find_replayable_episodes
 from storage.runs.rows import RunRow
+from tests.bench import BenchResult, make_result
+from tests.tools.pictures import FOLDER as PICTURES
+from tests.tools.pictures import MAX_TOTAL_KB, reduce_colors
 
 FOLDER = PICTURES / "gallery"
 PAGE = PICTURES.parent / "gallery.md"

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from app.bench import BenchResult, make_result
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.embedder.networks import Embedder
 from emtc_core.memory.memory import EpisodicMemory
+from tests.bench import BenchResult, make_result
 
 SIZES = (10_000, 100_000, 1_000_000)
 STATE_DIM, LENGTH = 26, 150  # football, 3 against 1 with keeper

@@ -9,18 +9,6 @@ from typing import Any
 import numpy as np
 from sqlalchemy import insert
 
-from app.bench import BenchResult, make_result, what_if
-from app.bench.postgres import is_server_available, open_server, temporary_postgres_database
-from app.bench.records import (
-    CONFIG,
-    LENGTH,
-    fill_transitions,
-    insert_curves,
-    make_records,
-    median_ms,
-    opened_database,
-    temporary_database,
-)
 from app.figures.registry import list_live_metrics
 from emtc_core.config.resolve import resolve
 from emtc_core.recorder import SnapshotRecord
@@ -33,6 +21,18 @@ from storage.queries.run_search import RunFilter, list_filter_options, run_page
 from storage.queries.runs import list_resumes, list_runs
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
+from tests.bench import BenchResult, make_result, what_if
+from tests.postgres import is_server_available, open_server, temporary_postgres_database
+from tests.records import (
+    CONFIG,
+    LENGTH,
+    fill_transitions,
+    insert_curves,
+    make_records,
+    median_ms,
+    opened_database,
+    temporary_database,
+)
 
 TRANSITIONS = 10_000_000
 NODES = 1_000_000

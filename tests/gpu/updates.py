@@ -13,7 +13,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from app.device_check.cases import (
+from emtc_core.devices import set_matmul_precision
+from emtc_core.learner.learner import Learner
+from emtc_core.learner.mappo import MappoLearner
+from emtc_core.learner.networks import SharedAgent
+from emtc_core.repeated_step import WARM_UP
+from emtc_core.replay_buffer.buffer import ReplayBuffer
+from emtc_core.training.episodic import make_episodic_system
+from tests.gpu.cases import (
     Case,
     count_differences,
     fill_buffer,
@@ -26,15 +33,8 @@ from app.device_check.cases import (
     start_learner,
     trained_weights,
 )
-from app.device_check.target import CPU, CheckSizes, Target
-from app.jobs.device_check import CheckResult, Measurement
-from emtc_core.devices import set_matmul_precision
-from emtc_core.learner.learner import Learner
-from emtc_core.learner.mappo import MappoLearner
-from emtc_core.learner.networks import SharedAgent
-from emtc_core.repeated_step import WARM_UP
-from emtc_core.replay_buffer.buffer import ReplayBuffer
-from emtc_core.training.episodic import make_episodic_system
+from tests.gpu.report import CheckResult, Measurement
+from tests.gpu.target import CPU, CheckSizes, Target
 
 ROWS, INPUTS, HIDDEN = 32, 62, 64
 """Rows, inputs and hidden units of the recurrent layer that is compared with float64."""

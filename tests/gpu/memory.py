@@ -10,10 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from app.bench.learner import store_episode
-from app.device_check.cases import MAP, count_differences, make_episode, map_info
-from app.device_check.target import CPU, CheckSizes, Target
-from app.jobs.device_check import CheckResult, Measurement
 from emtc_core.config.resolve import resolve
 from emtc_core.embedder.networks import Embedder
 from emtc_core.install import memory_bytes
@@ -26,6 +22,10 @@ from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.training.checkpoint import CheckpointStore, load
 from emtc_core.training.episodic import EpisodicPart
 from emtc_core.training.memory_plan import MemoryPlan, count_networks, free_bytes, plan_memory
+from tests.bench.learner import store_episode
+from tests.gpu.cases import MAP, count_differences, make_episode, map_info
+from tests.gpu.report import CheckResult, Measurement
+from tests.gpu.target import CPU, CheckSizes, Target
 
 SMALL_BATCH = 151
 """Number of states of an episode of 150 steps. They are embedded in one batch when the episode is written."""

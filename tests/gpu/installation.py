@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from app.analysis.provenance import library_versions
-from app.device_check.target import CheckSizes, Target
-from app.jobs.device_check import CheckResult, Measurement
 from emtc_core.faiss_probe import probe_faiss
+from tests.gpu.report import CheckResult, Measurement
+from tests.gpu.target import CheckSizes, Target
 
 PRODUCT_LIMIT = 1e-5
 

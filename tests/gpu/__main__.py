@@ -1,4 +1,4 @@
-"""The background process of the page Health: `python -m app.device_check --device cuda --report FILE`."""
+"""The background process of the page Health: `python -m tests.gpu --device cuda --report FILE`."""
 
 import argparse
 import sys
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import torch
 
-from app.device_check.checks import run_checks
-from app.device_check.target import Target
-from app.jobs.device_check import DeviceReport, sign_report, write_report
+from tests.gpu.checks import run_checks
+from tests.gpu.report import DeviceReport, sign_report, write_report
+from tests.gpu.target import Target
 
 
 def main() -> int:
     """Run the checks and replace the report after each check. Return the exit code."""
-    parser = argparse.ArgumentParser(prog="app.device_check")
+    parser = argparse.ArgumentParser(prog="tests.gpu")
     parser.add_argument("--device", required=True, choices=("cpu", "cuda"))
     parser.add_argument("--report", required=True, type=Path)
     parser.add_argument("--quick", action="store_true")
