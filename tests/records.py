@@ -1,10 +1,8 @@
-"""Synthetic runs for the benchmarks: episodes of the size of 3s_vs_5z, temporary databases and long runs."""
+"""Synthetic runs for benchmarks and tests: episodes of the size of 3s_vs_5z, temporary databases and long runs."""
 
 import sqlite3
-import statistics
 import tempfile
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -48,16 +46,6 @@ def opened_database(url: str, *, create: bool = True) -> Generator[Database]:
         yield db
     finally:
         db.dispose()
-
-
-def median_ms(function: Callable[[], object], repeats: int) -> float:
-    """Return the median duration [ms] of `repeats` calls."""
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        function()
-        times.append(1000 * (time.perf_counter() - started))
-    return statistics.median(times)
 
 
 def fill_transitions(db: Database, run_id: str, count: int) -> None:

@@ -14,8 +14,8 @@ from storage.files import run_folder
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from tests.app_server import open_page, serve_app
-from tests.bench import BenchResult, make_result
 from tests.records import CONFIG, LENGTH, make_records, temporary_database
+from tests.report import BenchResult, make_result
 
 SIZES = (50_000, 1_000_000)
 LASSO_SIZE = 100_000

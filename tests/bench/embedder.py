@@ -9,8 +9,8 @@ from emtc_core.config.memory import EmbedConfig
 from emtc_core.embedder.fit import fit
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.threads import configure_threads
-from tests.bench import BenchResult
 from tests.bench.memory import SIZES, fill_memory, make_sized_result
+from tests.report import BenchResult
 
 CYCLES = 3
 MEMORY_SIZES = (*SIZES[:2], 300_000, *SIZES[2:])

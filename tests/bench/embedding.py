@@ -40,7 +40,7 @@ from emtc_core.schedules import Every
 from emtc_core.threads import configure_threads
 from emtc_core.training.checkpoint import CheckpointStore
 from emtc_core.training.trainer import Trainer
-from tests.bench import BenchResult, make_result
+from tests.report import BenchResult, make_result
 
 TASKS = (("skirmish", "3m"), ("skirmish", "2s3z"), ("grf", "academy_3_vs_1_with_keeper"))
 STEPS = 20_000

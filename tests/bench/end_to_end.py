@@ -29,9 +29,9 @@ from emtc_core.training.trainer import Trainer
 from storage.engine import Database
 from storage.files import run_folder
 from storage.runs.changes import create_run
-from tests.bench import BenchResult, make_result
 from tests.bench.learner import store_episode
 from tests.records import temporary_database
+from tests.report import BenchResult, make_result
 
 FILLING_ENVS = 64
 CASES = (

@@ -17,7 +17,7 @@ from emtc_core.config.train import EnvConfig
 from emtc_core.envs.grf.env import find_unavailable_reason
 from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, get_scenario
 from emtc_core.envs.registry import make_env
-from tests.bench import BenchResult, make_result
+from tests.report import BenchResult, make_result
 
 MAP = "academy_3_vs_1_with_keeper"
 COPIES = (1, 8)

@@ -8,7 +8,6 @@ Therefore seven updates are timed after each re-projection.
 
 import statistics
 import time
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,7 +21,8 @@ from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.rollout.episode import Episode
 from emtc_core.threads import configure_threads
 from emtc_core.training.episodic import EpisodicPart
-from tests.bench import BenchResult, make_result
+from tests.bench.timing import median_s, synchronize
+from tests.report import BenchResult, make_result
 
 N_NODES, LENGTH, BATCH = 100_000, 150, 32
 UPDATES_PER_REPROJECTION = 7
@@ -47,26 +47,6 @@ TWO_THREAD_ALGOS = ("emtc-qplex", "emu-qplex", "emc", "emtc-cds", "cds")
 EMU_REFERENCE = "EMU's public code 1.83 s at 7K entries; a bare QPLEX update 0.13 s"
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Duration of one update and the share of the memory in it."""
-
-    update_s: float
-    """Median duration [s]."""
-    memory_share: float
-    """Share of the recalls in the total duration."""
-    settled_share: float
-    """The same if the node of every sampled state is known, as between two re-projections."""
-
-
-@dataclass(frozen=True)
-class FilledMemory:
-    """A full memory, and a replay buffer with its episodes."""
-
-    memory: EpisodicPart
-    replay_buffer: ReplayBuffer
-
-
 def run(algos: tuple[str, ...] = ALGOS, entries: int = N_NODES) -> list[BenchResult]:
     """Measure the durations of updates, and for emtc-qplex the share of the memory in them.
 
@@ -75,22 +55,38 @@ def run(algos: tuple[str, ...] = ALGOS, entries: int = N_NODES) -> list[BenchRes
     """
     device = choose_device("auto")
     configure_threads()
-    filled = _fill_memory(entries, device)
+    memory, replay_buffer = _fill_memory(entries, device)
     results = []
     for algo in algos:
         config = _config(algo)
         learner = make_learner(config, INFO, device=device, seed=1)
+        name = f"learner.update_seconds.{algo}"
         if isinstance(learner, MappoLearner):
-            results.append(_make_update_result(algo, _time_rollout(learner, config)))
+            seconds = _time_rollout(learner, config)
+            results.append(make_result(name, seconds, "s", None, "one rollout of 3,200 transitions", digits=4))
             continue
-        timing = _time_updates(learner, config, filled)
-        results.append(_make_update_result(algo, timing.update_s))
+        recall_times, update_times = _time_updates(learner, config, memory, replay_buffer)
+        update_s = statistics.median(update_times)
+        budget = BUDGET_S if algo == "emtc-qplex" else None
+        results.append(make_result(name, update_s, "s", budget, EMU_REFERENCE, digits=4))
         if algo in TWO_THREAD_ALGOS and device.type == "cpu":
             learner = make_learner(config, INFO, device=device, seed=1, threads=2)
-            two_threads_s = _time_updates(learner, config, filled).update_s
-            results.append(_make_speedup_result(algo, timing.update_s, two_threads_s))
+            two_threads_s = statistics.median(_time_updates(learner, config, memory, replay_buffer)[1])
+            name = f"learner.speedup_of_two_threads.{algo}"
+            reference = f"train.threads = 2: {1e3 * two_threads_s:.1f} ms; 1 thread: {1e3 * update_s:.1f} ms"
+            results.append(make_result(name, update_s / two_threads_s, "ratio", None, reference, digits=2))
         if algo == "emtc-qplex":
-            results += _make_share_results(timing)
+            share = sum(recall_times) / sum(update_times)
+            learning_s = update_s - statistics.median(recall_times)
+            known_slots_s = _time_recall_of_known_slots(memory, replay_buffer)
+            settled = known_slots_s / (learning_s + known_slots_s)
+            results += [
+                make_result(f"learner.{name}", value, "fraction", BUDGET_SHARE, reference, digits=4)
+                for name, value, reference in (
+                    ("memory_share", share, "with a re-projection every seven updates (embed.interval 1,000)"),
+                    ("memory_share.settled", settled, "between two re-projections"),
+                )
+            ]
     return results
 
 
@@ -100,19 +96,16 @@ def _config(algo: str) -> RunConfig:
     return config.model_copy(update={"train": train})
 
 
-def _fill_memory(entries: int, device: torch.device) -> FilledMemory:
-    """Write random walks until the memory has at least `entries` nodes."""
-    config = _config("emtc-qplex")
-    filled = FilledMemory(
-        EpisodicPart(config, INFO, device=device),
-        ReplayBuffer(max(BATCH, -(-entries // LENGTH)), INFO, device=device),
-    )
+def _fill_memory(entries: int, device: torch.device) -> tuple[EpisodicPart, ReplayBuffer]:
+    """Write random walks until the memory has at least `entries` nodes. Return it and the buffer of its episodes."""
+    memory = EpisodicPart(_config("emtc-qplex"), INFO, device=device)
+    replay_buffer = ReplayBuffer(max(BATCH, -(-entries // LENGTH)), INFO, device=device)
     rng = np.random.default_rng(0)
     number = 0
-    while filled.memory.memory.size < entries:
+    while memory.memory.size < entries:
         number += 1
-        store_episode(filled.memory, filled.replay_buffer, _make_episode(rng), number)
-    return filled
+        store_episode(memory, replay_buffer, _make_episode(rng), number)
+    return memory, replay_buffer
 
 
 def store_episode(memory: EpisodicPart, replay_buffer: ReplayBuffer, episode: Episode, number: int) -> None:
@@ -150,84 +143,47 @@ def _make_episode(rng: np.random.Generator) -> Episode:
     )
 
 
-def _time_updates(learner: Learner, config: RunConfig, filled: FilledMemory) -> Timing:
+def _time_updates(
+    learner: Learner, config: RunConfig, memory: EpisodicPart, replay_buffer: ReplayBuffer
+) -> tuple[list[float], list[float]]:
+    """Return the durations [s] of the recalls and of the whole updates. The first cycle is not measured."""
     assert not isinstance(learner, MappoLearner), "on-policy learners are measured by _time_rollout"
     rng = np.random.default_rng(0)
     recall_times, update_times = [], []
     for cycle in range(CYCLES + 1):
         if config.uses_memory:
-            filled.memory.memory.reproject()
+            memory.memory.reproject()
         for _ in range(UPDATES_PER_REPROJECTION):
             started = time.perf_counter()
-            batch = filled.replay_buffer.sample(BATCH, rng)
+            batch = replay_buffer.sample(BATCH, rng)
             sampled = time.perf_counter()
             inputs = None
             if config.uses_memory:
-                batch, inputs = filled.memory.recall(batch, filled.replay_buffer, tau=1.0)
+                batch, inputs = memory.recall(batch, replay_buffer, tau=1.0)
             recalled = time.perf_counter()
             learner.update(batch, inputs, env_step=0)
-            _synchronize()
-            if cycle:  # the first cycle is not measured
+            synchronize()
+            if cycle:
                 recall_times.append(recalled - sampled)
                 update_times.append(time.perf_counter() - started)
-    known_slots_s = _time_recall_of_known_slots(filled) if config.uses_memory else 0.0
-    learning_s = statistics.median(update_times) - statistics.median(recall_times)
-    return Timing(
-        update_s=statistics.median(update_times),
-        memory_share=sum(recall_times) / sum(update_times),
-        settled_share=known_slots_s / (learning_s + known_slots_s),
-    )
+    return recall_times, update_times
 
 
-def _time_recall_of_known_slots(filled: FilledMemory) -> float:
+def _time_recall_of_known_slots(memory: EpisodicPart, replay_buffer: ReplayBuffer) -> float:
     """Return the median duration [s] of a recall of episodes whose nodes are known, so that no node is searched."""
-    batch = filled.replay_buffer.sample(BATCH, np.random.default_rng(1))
-    filled.memory.recall(batch, filled.replay_buffer, tau=1.0)
+    batch = replay_buffer.sample(BATCH, np.random.default_rng(1))
+    memory.recall(batch, replay_buffer, tau=1.0)
     times = []
     for _ in range(UPDATES_PER_REPROJECTION):
-        batch = filled.replay_buffer.take(batch.indices)
+        batch = replay_buffer.take(batch.indices)
         started = time.perf_counter()
-        filled.memory.recall(batch, filled.replay_buffer, tau=1.0)
+        memory.recall(batch, replay_buffer, tau=1.0)
         times.append(time.perf_counter() - started)
     return statistics.median(times)
 
 
 def _time_rollout(learner: MappoLearner, config: RunConfig) -> float:
+    """Return the median duration [s] of an update from one rollout."""
     rng = np.random.default_rng(0)
     episodes = [_make_episode(rng) for _ in range(-(-config.mappo.rollout_steps // LENGTH))]
-    times = []
-    for _ in range(CYCLES + 1):
-        started = time.perf_counter()
-        learner.update_rollout(episodes)
-        _synchronize()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times[1:])
-
-
-def _synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def _make_update_result(algo: str, seconds: float) -> BenchResult:
-    budget = BUDGET_S if algo == "emtc-qplex" else None
-    reference = "one rollout of 3,200 transitions" if algo == "mappo" else EMU_REFERENCE
-    return make_result(f"learner.update_seconds.{algo}", seconds, "s", budget, reference, digits=4)
-
-
-def _make_speedup_result(algo: str, one_thread_s: float, two_threads_s: float) -> BenchResult:
-    name, speedup = f"learner.speedup_of_two_threads.{algo}", one_thread_s / two_threads_s
-    reference = f"train.threads = 2: {1e3 * two_threads_s:.1f} ms; 1 thread: {1e3 * one_thread_s:.1f} ms"
-    return make_result(name, speedup, "ratio", None, reference, digits=2)
-
-
-def _make_share_results(timing: Timing) -> list[BenchResult]:
-    rows = (
-        (
-            "learner.memory_share",
-            timing.memory_share,
-            "with a re-projection every seven updates (embed.interval 1,000)",
-        ),
-        ("learner.memory_share.settled", timing.settled_share, "between two re-projections"),
-    )
-    return [make_result(name, share, "fraction", BUDGET_SHARE, text, digits=4) for name, share, text in rows]
+    return median_s(lambda: learner.update_rollout(episodes), CYCLES, warm_up=1)

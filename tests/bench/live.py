@@ -26,16 +26,16 @@ from storage.runs.changes import create_run
 from storage.runs.control import command_log
 from storage.runs.rows import find_run
 from tests.app_server import open_page, serve_app
-from tests.bench import BenchResult, make_result
+from tests.bench.timing import median_ms
 from tests.postgres import add_latency, is_server_available, open_server, temporary_postgres_database
 from tests.records import (
     CONFIG,
     fill_transitions,
     insert_curves,
-    median_ms,
     opened_database,
     temporary_database,
 )
+from tests.report import BenchResult, make_result
 
 RUNS, TRANSITIONS = 20, 1_000_000
 _MEASUREMENTS, _REPEATS = 5, 15

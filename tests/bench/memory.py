@@ -2,16 +2,15 @@
 
 import statistics
 import time
-from collections.abc import Callable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.embedder.networks import Embedder
 from emtc_core.memory.memory import EpisodicMemory
-from tests.bench import BenchResult, make_result
+from tests.bench.timing import median_s
+from tests.report import BenchResult, make_result
 
 SIZES = (10_000, 100_000, 1_000_000)
 STATE_DIM, LENGTH = 26, 150  # football, 3 against 1 with keeper
@@ -33,10 +32,10 @@ def _measure(size: int) -> list[BenchResult]:
     state = np.concatenate([random_walk(rng) for _ in range(BATCH)])
     t = np.tile(np.arange(LENGTH + 1), BATCH)
     slots = rng.integers(0, memory.size, (BATCH, LENGTH))
-    find_s = median_seconds(lambda: memory.find(state, t))
-    recall_s = median_seconds(lambda: memory.recall(slots))
+    find_s = median_s(lambda: memory.find(state, t), REPEATS, warm_up=1)
+    recall_s = median_s(lambda: memory.recall(slots), REPEATS, warm_up=1)
     evicted = rng.choice(len(state), int(EVICTED * len(state)), replace=False)
-    search_s = median_seconds(lambda: memory.find(state[evicted], t[evicted]))
+    search_s = median_s(lambda: memory.find(state[evicted], t[evicted]), REPEATS, warm_up=1)
     emu_write = "EMU's public code: 84 ms at 7K entries"
     recall_load = f"successors of {BATCH} episodes, one update"
     search_load = f"{100 * EVICTED:.0f} % of these states, one update with memory.on_evicted = search"
@@ -74,19 +73,6 @@ def write_random_episode(memory: EpisodicMemory, rng: np.random.Generator, episo
 def random_walk(rng: np.random.Generator) -> NDArray[np.float32]:
     """Return the states of one episode [T+1, S] as a random walk with small steps."""
     return np.cumsum(0.1 * rng.standard_normal((LENGTH + 1, STATE_DIM), np.float32), axis=0)
-
-
-def median_seconds(function: Callable[[], object]) -> float:
-    """Return the median duration [s] of REPEATS calls, after one call that is not measured."""
-    function()
-    times = []
-    for _ in range(REPEATS):
-        started = time.perf_counter()
-        function()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times)
 
 
 def make_sized_result(name: str, size: int, value: float, unit: str, budget: float, reference: str) -> BenchResult:

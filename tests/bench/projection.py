@@ -11,7 +11,7 @@ import tempfile
 from time import perf_counter
 
 from app.jobs.launch import ROOT
-from tests.bench import BenchResult, make_result
+from tests.report import BenchResult, make_result
 
 POINTS = 20_000
 PLACED = 1_000_000

@@ -21,7 +21,8 @@ from storage.queries.run_search import RunFilter, list_filter_options, run_page
 from storage.queries.runs import list_resumes, list_runs
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
-from tests.bench import BenchResult, make_result, what_if
+from tests.bench import what_if
+from tests.bench.timing import median_ms
 from tests.postgres import is_server_available, open_server, temporary_postgres_database
 from tests.records import (
     CONFIG,
@@ -29,10 +30,10 @@ from tests.records import (
     fill_transitions,
     insert_curves,
     make_records,
-    median_ms,
     opened_database,
     temporary_database,
 )
+from tests.report import BenchResult, make_result
 
 TRANSITIONS = 10_000_000
 NODES = 1_000_000

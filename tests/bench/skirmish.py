@@ -12,7 +12,7 @@ from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import VectorEnv
 from emtc_core.envs.registry import get_adapter, make_env
 from emtc_core.envs.skirmish.env import warm_up
-from tests.bench import BenchResult, make_result
+from tests.report import BenchResult, make_result
 
 BUDGETS = {"3m": 50_000.0, "3s_vs_5z": 50_000.0, "corridor": 15_000.0}
 N_ENVS = 64

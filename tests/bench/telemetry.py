@@ -26,10 +26,10 @@ from storage.engine import Database, open_database
 from storage.queries.runs import list_runs
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
-from tests.bench import BenchResult, make_result
 from tests.bench.live import query_live
 from tests.postgres import is_server_available, open_server, temporary_postgres_database
 from tests.records import CONFIG, LENGTH, make_records, opened_database, temporary_database
+from tests.report import BenchResult, make_result
 
 WRITERS, READERS = 4, 3
 STEPS_PER_SECOND = 1000

@@ -20,8 +20,9 @@ from app.analysis.what_if import (
 from app.figures.named.what_if import draw_what_if
 from storage.queries.memory import Snapshot
 from storage.runs.changes import create_run
-from tests.bench import BenchResult, make_result
-from tests.records import CONFIG, fill_transitions, median_ms, temporary_database
+from tests.bench.timing import median_ms
+from tests.records import CONFIG, fill_transitions, temporary_database
+from tests.report import BenchResult, make_result
 
 TRANSITIONS = NODES = 200_000
 DELTA = 1e-3  # almost no random embeddings merge; with delta × 1,000 only a few hundred nodes remain

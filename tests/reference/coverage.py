@@ -39,8 +39,7 @@ from app.analysis.intervals import (
     compute_score_interval,
 )
 from app.analysis.significance import PAIRED_LABEL, compare_seeds, performance_profile, probability_of_improvement
-from tests.bench import BenchResult, make_result
-from tests.report import add_json_option, run_and_report
+from tests.report import BenchResult, add_json_option, make_result, run_and_report
 
 SIZES = (3, 5, 10)
 TABLES = 10_000

@@ -32,7 +32,7 @@ from storage.bundles.bundle_cache import cache_bundle
 from storage.engine import Database, open_database
 from storage.queries.episode_search import find_replayable_episodes
 from storage.runs.rows import RunRow
-from tests.bench import BenchResult, make_result
+from tests.report import BenchResult, make_result
 from tests.tools.pictures import FOLDER as PICTURES
 from tests.tools.pictures import MAX_TOTAL_KB, reduce_colors
 

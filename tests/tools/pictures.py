@@ -23,7 +23,7 @@ from app.jobs.launch import ROOT
 from emtc_core.errors import ConfigError, EmtcError
 from storage import open_database
 from tests.app_server import open_page, serve_app
-from tests.bench import BenchResult, make_result
+from tests.report import BenchResult, make_result
 
 FOLDER = ROOT / "app" / "guide" / "pictures"
 MAX_TOTAL_KB = 1500

@@ -31,10 +31,9 @@ from storage.files import remove_run_folder
 from storage.maintenance.check import check_run
 from storage.queries.runs import list_runs
 from storage.retry import retry_transient
-from tests.bench import BenchResult, make_result
 from tests.postgres import open_server, temporary_postgres_database
 from tests.records import opened_database, temporary_database
-from tests.report import add_json_option, limited, run_and_report
+from tests.report import BenchResult, add_json_option, limited, make_result, run_and_report
 from tests.torture.fleet import FaultInjector, Fleet, storm_config
 from tests.torture.growth import Gauge, open_app
 from tests.torture.machines import SKEWS_S, Machines, open_machines
