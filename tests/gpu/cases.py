@@ -1,11 +1,7 @@
-"""Inputs of the checks: random episodes of the map 3s_vs_5z, learners with equal weights, and equal batches.
-
-All random numbers are generated on the host from fixed seeds, so the CPU and the device get the same inputs.
-"""
+"""Inputs of the comparisons: random episodes of 3s_vs_5z, learners with equal weights, equal batches."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,17 +9,43 @@ import torch
 from torch import Tensor
 
 from emtc_core.config.resolve import resolve
-from emtc_core.config.run import RunConfig, list_algos, list_mixers
+from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import get_env_info
 from emtc_core.learner.learner import Learner, make_learner
 from emtc_core.learner.mappo import MappoLearner
-from emtc_core.learner.targets import IncentiveInputs, LearnerStats, make_incentive_inputs
+from emtc_core.learner.targets import LearnerStats, make_incentive_inputs
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.rollout.episode import Episode
 
+CPU = torch.device("cpu")
 MAP = "3s_vs_5z"
-ACTING_ENVS = 32
+N_ENVS = 32
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the comparisons."""
+
+    batch: int = 16
+    """Episodes per update."""
+    length: int = 40
+    """Maximum length of an episode [env steps]."""
+    updates: int = 20
+    acting_steps: int = 50
+    """Steps in N_ENVS environments. At each step, the greedy actions are compared."""
+    states: int = 65_536
+    """Number of states that are embedded."""
+    nodes: int = 100_000
+    """Memory nodes among which the nearest is searched."""
+    queries: int = 2000
+    training_steps: int = 12_000
+    """Env steps of a training that is stopped half-way, and three times those of a training that changes the device."""
+
+
+FULL = Sizes()
+SMALL = Sizes(batch=3, length=6, updates=3, acting_steps=4, states=400, nodes=2000, queries=100, training_steps=400)
+"""For the imitated GPU."""
 
 
 @dataclass(frozen=True)
@@ -35,38 +57,22 @@ class Case:
     episodes: tuple[Episode, ...]
 
 
-def list_builtin_algos() -> list[str]:
-    """List the algorithms without those of plug-ins."""
-    mixers = list_mixers()
-    return [algo for algo in list_algos() if algo.rpartition("-")[2] not in mixers]
-
-
-def make_case(algo: str, *, batch: int, length: int, overrides: Mapping[str, Any] | None = None) -> Case:
-    """Make the configuration of a run on 3s_vs_5z, and random episodes for two batches.
-
-    Args:
-        algo: The algorithm.
-        batch: Episodes per update.
-        length: Maximum length of an episode [env steps].
-        overrides: Other settings by their dotted keys.
-    """
-    single = {"mappo.epochs": 1, "mappo.minibatches": 1} if algo == "mappo" else {}
-    config = resolve(map=MAP, algo=algo, overrides={"train.batch": batch, **single, **(overrides or {})})
-    info = map_info()
-    rng = np.random.default_rng(0)
-    episodes = [
-        make_episode(info, int(rng.integers(max(1, length // 2), length + 1)), rng, terminated=i % 4 != 0)
-        for i in range(2 * batch)
-    ]
-    return Case(config, info, tuple(episodes))
-
-
-@cache
-def map_info(episode_limit: int | None = None) -> EnvInfo:
-    """Return the sizes of 3s_vs_5z, with another episode limit if it is given."""
+def map_info() -> EnvInfo:
+    """Return the sizes of 3s_vs_5z."""
     info = get_env_info(resolve(map=MAP).env)
     assert info is not None, "skirmish is part of this project"
-    return info if episode_limit is None else replace(info, episode_limit=episode_limit)
+    return info
+
+
+def make_case(algo: str, sizes: Sizes) -> Case:
+    """Make the configuration of a run on 3s_vs_5z, and random episodes for two batches."""
+    overrides = {"train.batch": sizes.batch, "train.deterministic": True}
+    if algo == "mappo":
+        overrides |= {"mappo.epochs": 1, "mappo.minibatches": 1}
+    config, info, rng = resolve(map=MAP, algo=algo, overrides=overrides), map_info(), np.random.default_rng(0)
+    lengths = rng.integers(max(1, sizes.length // 2), sizes.length + 1, 2 * sizes.batch)
+    episodes = [make_episode(info, int(length), rng, terminated=i % 4 != 0) for i, length in enumerate(lengths)]
+    return Case(config, info, tuple(episodes))
 
 
 def make_episode(info: EnvInfo, length: int, rng: np.random.Generator, *, terminated: bool = True) -> Episode:
@@ -116,7 +122,12 @@ def make_updates(
     for k in numbers:
         rng = np.random.default_rng(k)
         batch = buffer.sample(case.config.train.batch, rng)
-        recalled = make_recalled(batch.ends.shape, rng, batch.reward.device) if case.config.uses_memory else None
+        recalled = None
+        if case.config.uses_memory:  # one tenth of the recalled values is missing
+            shape = batch.ends.shape
+            h_next, rho_next = rng.random((2, *shape))
+            is_found = rng.random(shape) < 0.9
+            recalled = make_incentive_inputs(10 * h_next, rho_next, is_found, device=batch.reward.device)
         stats.append(learner.update(batch, recalled, env_step=0))
     return stats
 
@@ -128,12 +139,6 @@ def fill_buffer(case: Case, device: torch.device) -> ReplayBuffer:
     for episode in case.episodes:
         buffer.add(episode, beta=rng.random(episode.length))
     return buffer
-
-
-def make_recalled(shape: tuple[int, ...], rng: np.random.Generator, device: torch.device) -> IncentiveInputs:
-    """Make random recalled values of a memory for the successors of a batch [B, T]. One tenth is missing."""
-    h_next, rho_next = rng.random((2, *shape))
-    return make_incentive_inputs(10 * h_next, rho_next, rng.random(shape) < 0.9, device=device)
 
 
 def trained_weights(learner: Learner) -> dict[str, Tensor]:
@@ -175,11 +180,11 @@ def relative_difference(actual: Mapping[str, Tensor], reference: Mapping[str, Te
 def greedy_actions(learner: Learner, info: EnvInfo, *, steps: int) -> np.ndarray:
     """Return the greedy actions for random observations [steps, environments, agents]."""
     rng = np.random.default_rng(2)
-    learner.start_episodes(ACTING_ENVS)
+    learner.start_episodes(N_ENVS)
     actions = []
     for _ in range(steps):
-        obs = rng.standard_normal((ACTING_ENVS, info.n_agents, info.obs_dim), np.float32)
-        avail = np.ones((ACTING_ENVS, info.n_agents, info.n_actions), np.bool_)
+        obs = rng.standard_normal((N_ENVS, info.n_agents, info.obs_dim), np.float32)
+        avail = np.ones((N_ENVS, info.n_agents, info.n_actions), np.bool_)
         actions.append(learner.act(obs, avail, epsilon=0.0, rng=rng))
     return np.stack(actions)
 
