@@ -44,6 +44,8 @@ ALGOS = (
 )  # fmt: skip
 TWO_THREAD_ALGOS = ("emtc-qplex", "emu-qplex", "emc", "emtc-cds", "cds")
 """Measured with two threads as well."""
+N_ENVS, ACTS = 32, 60
+ACTING_LOAD = f"greedy actions of one step of {N_ENVS} environments"
 EMU_REFERENCE = "EMU's public code 1.83 s at 7K entries; a bare QPLEX update 0.13 s"
 
 
@@ -51,7 +53,7 @@ def run(algos: tuple[str, ...] = ALGOS, entries: int = N_NODES) -> list[BenchRes
     """Measure the durations of updates, and for emtc-qplex the share of the memory in them.
 
     The results are `learner.update_seconds.<algo>`, `learner.speedup_of_two_threads.<algo>` on a CPU,
-    `learner.memory_share` and `learner.memory_share.settled`.
+    `learner.act_ms.<algo>`, `learner.memory_share` and `learner.memory_share.settled`.
     """
     device = choose_device("auto")
     configure_threads()
@@ -76,6 +78,8 @@ def run(algos: tuple[str, ...] = ALGOS, entries: int = N_NODES) -> list[BenchRes
             reference = f"train.threads = 2: {1e3 * two_threads_s:.1f} ms; 1 thread: {1e3 * update_s:.1f} ms"
             results.append(make_result(name, update_s / two_threads_s, "ratio", None, reference, digits=2))
         if algo == "emtc-qplex":
+            act_ms = _time_acting(learner)
+            results.append(make_result(f"learner.act_ms.{algo}", act_ms, "ms", None, ACTING_LOAD, digits=3))
             share = sum(recall_times) / sum(update_times)
             learning_s = update_s - statistics.median(recall_times)
             known_slots_s = _time_recall_of_known_slots(memory, replay_buffer)
@@ -187,3 +191,12 @@ def _time_rollout(learner: MappoLearner, config: RunConfig) -> float:
     rng = np.random.default_rng(0)
     episodes = [_make_episode(rng) for _ in range(-(-config.mappo.rollout_steps // LENGTH))]
     return median_s(lambda: learner.update_rollout(episodes), CYCLES, warm_up=1)
+
+
+def _time_acting(learner: Learner) -> float:
+    """Return the median time [ms] of the greedy actions of one step."""
+    rng = np.random.default_rng(0)
+    obs = rng.standard_normal((N_ENVS, INFO.n_agents, INFO.obs_dim), np.float32)
+    avail = np.ones((N_ENVS, INFO.n_agents, INFO.n_actions), np.bool_)
+    learner.start_episodes(N_ENVS)
+    return 1e3 * median_s(lambda: learner.act(obs, avail, epsilon=0.0, rng=rng), ACTS, warm_up=1)

@@ -1,9 +1,11 @@
-"""The guide's gallery: a small picture of each figure and table, drawn from the example study, and the page with them.
+"""Make the guide's gallery: a small picture of each figure and table of the example study, and the page with them.
 
 Figures are as wide as one column of a paper. A table shows its first rows and columns. Figures and tables that need
 other runs are listed with the reason.
 """
 
+import argparse
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
@@ -32,7 +34,7 @@ from storage.bundles.bundle_cache import cache_bundle
 from storage.engine import Database, open_database
 from storage.queries.episode_search import find_replayable_episodes
 from storage.runs.rows import RunRow
-from tests.report import BenchResult, make_result
+from tests.report import BenchResult, add_json_option, make_result, run_and_report
 from tests.tools.pictures import FOLDER as PICTURES
 from tests.tools.pictures import MAX_TOTAL_KB, reduce_colors
 
@@ -47,7 +49,8 @@ _BOLD_WIDTH = 1.15
 """Width of bold text relative to normal text."""
 _INTRODUCTION = """# Gallery of figures and tables
 
-All figures and tables that `emtc export` writes, drawn from the example study by `emtc bench gallery`.
+All figures and tables that `emtc export` writes, drawn from the example study by
+`python -m tests.tools.gallery` in a checkout.
 
 For example, the picture of `learning-curves` is made by
 
@@ -230,3 +233,15 @@ def _reduce(png: bytes) -> bytes:
 
 def _shorten(text: str, width: int = 150) -> str:
     return shorten(text, width, placeholder=" …") if len(text) > width else text
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line, make the gallery and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.gallery", description=__doc__)
+    add_json_option(parser)
+    options = parser.parse_args(arguments)
+    return run_and_report("gallery", run, json=options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

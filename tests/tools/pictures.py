@@ -1,14 +1,15 @@
-"""The README's pictures: screenshots of Live, Memory and Compare with demo runs, in light and dark mode.
+"""Make the README's pictures: screenshots of Live, Memory and Compare with demo runs, in light and dark mode.
 
 A screenshot is taken when the page no longer changes: no computation is running, every chart is drawn, and no message
 is visible.
 """
 
+import argparse
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -23,7 +24,7 @@ from app.jobs.launch import ROOT
 from emtc_core.errors import ConfigError, EmtcError
 from storage import open_database
 from tests.app_server import open_page, serve_app
-from tests.report import BenchResult, make_result
+from tests.report import BenchResult, add_json_option, make_result, run_and_report
 
 FOLDER = ROOT / "app" / "guide" / "pictures"
 MAX_TOTAL_KB = 1500
@@ -165,3 +166,16 @@ def _wait_until_still(page: Any) -> None:
 
 def _make_result(name: str, size: int, budget: float | None) -> BenchResult:
     return make_result(f"pictures.{name}", size / 1000, "kB", budget, "1440 × 900 points, 256 colors")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line, make the pictures and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.pictures", description=__doc__)
+    parser.add_argument("--db", help="a database with the demo runs; without it they are trained, which takes minutes")
+    add_json_option(parser)
+    options = parser.parse_args(arguments)
+    return run_and_report("pictures", run, json=options.json, db=options.db)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
