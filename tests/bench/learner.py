@@ -8,6 +8,7 @@ Therefore seven updates are timed after each re-projection.
 
 import statistics
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -45,7 +46,6 @@ ALGOS = (
 TWO_THREAD_ALGOS = ("emtc-qplex", "emu-qplex", "emc", "emtc-cds", "cds")
 """Measured with two threads as well."""
 N_ENVS, ACTS = 32, 60
-ACTING_LOAD = f"greedy actions of one step of {N_ENVS} environments"
 EMU_REFERENCE = "EMU's public code 1.83 s at 7K entries; a bare QPLEX update 0.13 s"
 
 
@@ -58,40 +58,38 @@ def run(algos: tuple[str, ...] = ALGOS, entries: int = N_NODES) -> list[BenchRes
     device = choose_device("auto")
     configure_threads()
     memory, replay_buffer = _fill_memory(entries, device)
-    results = []
-    for algo in algos:
-        config = _config(algo)
-        learner = make_learner(config, INFO, device=device, seed=1)
-        name = f"learner.update_seconds.{algo}"
-        if isinstance(learner, MappoLearner):
-            seconds = _time_rollout(learner, config)
-            results.append(make_result(name, seconds, "s", None, "one rollout of 3,200 transitions", digits=4))
-            continue
-        recall_times, update_times = _time_updates(learner, config, memory, replay_buffer)
-        update_s = statistics.median(update_times)
-        budget = BUDGET_S if algo == "emtc-qplex" else None
-        results.append(make_result(name, update_s, "s", budget, EMU_REFERENCE, digits=4))
-        if algo in TWO_THREAD_ALGOS and device.type == "cpu":
-            learner = make_learner(config, INFO, device=device, seed=1, threads=2)
-            two_threads_s = statistics.median(_time_updates(learner, config, memory, replay_buffer)[1])
-            name = f"learner.speedup_of_two_threads.{algo}"
-            reference = f"train.threads = 2: {1e3 * two_threads_s:.1f} ms; 1 thread: {1e3 * update_s:.1f} ms"
-            results.append(make_result(name, update_s / two_threads_s, "ratio", None, reference, digits=2))
-        if algo == "emtc-qplex":
-            act_ms = _time_acting(learner)
-            results.append(make_result(f"learner.act_ms.{algo}", act_ms, "ms", None, ACTING_LOAD, digits=3))
-            share = sum(recall_times) / sum(update_times)
-            learning_s = update_s - statistics.median(recall_times)
-            known_slots_s = _time_recall_of_known_slots(memory, replay_buffer)
-            settled = known_slots_s / (learning_s + known_slots_s)
-            results += [
-                make_result(f"learner.{name}", value, "fraction", BUDGET_SHARE, reference, digits=4)
-                for name, value, reference in (
-                    ("memory_share", share, "with a re-projection every seven updates (embed.interval 1,000)"),
-                    ("memory_share.settled", settled, "between two re-projections"),
-                )
-            ]
-    return results
+    return [result for algo in algos for result in _measure(algo, device, memory, replay_buffer)]
+
+
+def _measure(
+    algo: str, device: torch.device, memory: EpisodicPart, replay_buffer: ReplayBuffer
+) -> Iterator[BenchResult]:
+    config, name = _config(algo), f"learner.update_seconds.{algo}"
+    learner = make_learner(config, INFO, device=device, seed=1)
+    if isinstance(learner, MappoLearner):
+        seconds = _time_rollout(learner, config)
+        yield make_result(name, seconds, "s", None, "one rollout of 3,200 transitions", digits=4)
+        return
+    recall_times, update_times = _time_updates(learner, config, memory, replay_buffer)
+    update_s = statistics.median(update_times)
+    yield make_result(name, update_s, "s", BUDGET_S if algo == "emtc-qplex" else None, EMU_REFERENCE, digits=4)
+    if algo in TWO_THREAD_ALGOS and device.type == "cpu":
+        faster = make_learner(config, INFO, device=device, seed=1, threads=2)
+        faster_s = statistics.median(_time_updates(faster, config, memory, replay_buffer)[1])
+        reference = f"train.threads = 2: {1e3 * faster_s:.1f} ms; 1 thread: {1e3 * update_s:.1f} ms"
+        yield make_result(
+            f"learner.speedup_of_two_threads.{algo}", update_s / faster_s, "ratio", None, reference, digits=2
+        )
+    if algo == "emtc-qplex":
+        share = sum(recall_times) / sum(update_times)
+        load = "with a re-projection every seven updates (embed.interval 1,000)"
+        yield make_result("learner.memory_share", share, "fraction", BUDGET_SHARE, load, digits=4)
+        recall_s = _time_recall_of_known_slots(memory, replay_buffer)
+        share = recall_s / (update_s - statistics.median(recall_times) + recall_s)
+        load = "between two re-projections"
+        yield make_result("learner.memory_share.settled", share, "fraction", BUDGET_SHARE, load, digits=4)
+        load = f"greedy actions of one step of {N_ENVS} environments"
+        yield make_result(f"learner.act_ms.{algo}", _time_acting(learner), "ms", None, load, digits=3)
 
 
 def _config(algo: str) -> RunConfig:
