@@ -1,4 +1,4 @@
-"""The app's server on a free port and a headless browser, for measurements of what a user sees."""
+"""The app's server on a free port, and a headless browser for benchmarks and pictures."""
 
 import os
 import secrets

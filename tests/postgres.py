@@ -1,4 +1,4 @@
-"""PostgreSQL for benchmarks and tests: a private server on a Unix socket, databases, network latency and outages.
+"""PostgreSQL for tests and benchmarks: a private server on a Unix socket, databases, network latency and outages.
 
 If EMTC_TEST_POSTGRES contains a URL, this server is used instead of a private one.
 """
