@@ -12,7 +12,7 @@ from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import get_env_info
-from emtc_core.learner.learner import Learner, make_learner
+from emtc_core.learner.learner import Learner
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.targets import LearnerStats, make_incentive_inputs
 from emtc_core.replay_buffer.buffer import ReplayBuffer
@@ -93,14 +93,6 @@ def make_episode(info: EnvInfo, length: int, rng: np.random.Generator, *, termin
         won=bool(reward[-1] > 0.5),
         episode_return=float(reward.sum()),
     )
-
-
-def start_learner(case: Case, device: torch.device, state: dict[str, Any] | None = None) -> Learner:
-    """Make the learner on a device, and load a state into it if one is given."""
-    learner = make_learner(case.config, case.info, device=device, seed=1)
-    if state is not None:
-        learner.set_state(state)
-    return learner
 
 
 def make_updates(
@@ -189,22 +181,22 @@ def greedy_actions(learner: Learner, info: EnvInfo, *, steps: int) -> np.ndarray
     return np.stack(actions)
 
 
-def count_differences(one: Any, other: Any) -> int:
-    """Count the different values of two nested states of tensors and plain values. NaN equals NaN."""
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        a, b = one.detach().cpu(), other.detach().cpu()
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return max(1, a.numel())
-        return int((~((a == b) | ((a != a) & (b != b)))).sum())
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        missing = len(one.keys() ^ other.keys())
-        return missing + sum(count_differences(one[key], other[key]) for key in one.keys() & other.keys())
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        missing = abs(len(one) - len(other))
-        return missing + sum(count_differences(a, b) for a, b in zip(one, other, strict=False))
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return int(not np.array_equal(one, other))
-    return int(one != other and (one == one or other == other))
+def assert_same_state(one: Any, other: Any, path: str = "state") -> None:
+    """Compare all bits of two nested states of tensors and plain values, on whatever devices. NaN equals NaN."""
+    if isinstance(one, Tensor):
+        torch.testing.assert_close(one.cpu(), other.cpu(), rtol=0, atol=0, equal_nan=True, msg=lambda m: f"{path}: {m}")
+    elif isinstance(one, Mapping):
+        assert one.keys() == other.keys(), path
+        for key in one:
+            assert_same_state(one[key], other[key], f"{path}.{key}")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other), path
+        for i, (a, b) in enumerate(zip(one, other, strict=True)):
+            assert_same_state(a, b, f"{path}.{i}")
+    elif isinstance(one, np.ndarray):
+        np.testing.assert_array_equal(one, other, path)
+    else:
+        assert one == other or (one != one and other != other), path
 
 
 def _name_tensors(tree: Any, name: str) -> Iterator[tuple[str, Tensor]]:

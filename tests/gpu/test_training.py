@@ -17,7 +17,7 @@ from emtc_core.training.trainer import Trainer
 from storage import open_database
 from storage.files import run_folder
 from storage.runs.changes import create_run
-from tests.gpu.cases import CPU, Sizes, count_differences
+from tests.gpu.cases import CPU, Sizes, assert_same_state
 from tests.records import temporary_database
 
 pytestmark = pytest.mark.gpu
@@ -63,7 +63,7 @@ def test_a_run_resumes_from_the_cpu_on_the_gpu_and_back_without_a_changed_value_
         loaded = trainer.checkpoints.load_latest()
         if loaded is not None:
             trainer.set_state(loaded.state)
-            assert count_differences(loaded.state, trainer.get_state()) == 0
+            assert_same_state(loaded.state, trainer.get_state())
         trainer.run()
         episodes += recorder.episodes
     ends = np.cumsum([episode.length for episode in episodes])
@@ -102,4 +102,4 @@ def test_a_stopped_and_resumed_training_has_the_rows_and_weights_of_an_uninterru
             load_part(CheckpointStore(run_folder(database, run_id), keep=2).list()[-1], "learner", run_id=run_id)
             for run_id in (stopped, whole)
         ]
-    assert count_differences(*learners) == 0
+    assert_same_state(*learners)

@@ -8,18 +8,18 @@ from torch import Tensor
 from app.jobs import gpu_check
 from emtc_core.config.run import list_algos
 from emtc_core.devices import set_matmul_precision
+from emtc_core.learner.learner import make_learner
 from emtc_core.learner.networks import SharedAgent
 from tests.gpu.cases import (
     CPU,
     Sizes,
-    count_differences,
+    assert_same_state,
     fill_buffer,
     gradients,
     greedy_actions,
     make_case,
     make_updates,
     relative_difference,
-    start_learner,
     trained_weights,
 )
 
@@ -75,40 +75,35 @@ def test_updates_from_equal_weights_and_batches_equal_those_of_the_cpu(
     device: torch.device, sizes: Sizes, algo: str
 ) -> None:
     case = make_case(algo, sizes)
-    reference = start_learner(case, CPU)
+    reference, learner = (make_learner(case.config, case.info, device=each, seed=1) for each in (CPU, device))
     start = reference.get_state()
-    learner = start_learner(case, device, start)
     reference_buffer, buffer = fill_buffer(case, CPU), fill_buffer(case, device)
-    losses, gradient_differences = [], []
+    loss_differences, gradient_differences = [], []
     for number in range(BATCHES):
         reference.set_state(start)
         learner.set_state(start)
         expected = make_updates(reference, case, reference_buffer, count=1, first=number)[0].read()["train/loss"]
         loss = make_updates(learner, case, buffer, count=1, first=number)[0].read()["train/loss"]
-        losses.append(abs(loss - expected) / max(abs(expected), 1e-30))
+        loss_differences.append(abs(loss - expected) / max(abs(expected), 1e-30))
         gradient_differences.append(relative_difference(gradients(learner), gradients(reference)))
     make_updates(reference, case, reference_buffer, count=sizes.updates - 1)
     make_updates(learner, case, buffer, count=sizes.updates - 1)
-    weights, expected_weights = trained_weights(learner), trained_weights(reference)
+    both_weights = trained_weights(learner), trained_weights(reference)
     actions, expected_actions = (
         greedy_actions(each, case.info, steps=sizes.acting_steps) for each in (learner, reference)
     )
     differences = {
-        "loss": float(np.median(losses)),
+        "loss": float(np.median(loss_differences)),
         "gradient": float(np.median(gradient_differences)),
-        "networks": relative_difference(*map(without_predictors, (weights, expected_weights))),
-        "predictors": relative_difference(*map(predictors_of, (weights, expected_weights))),
+        "networks": relative_difference(*(select(each, "online", "actor", "critic") for each in both_weights)),
+        "predictors": relative_difference(*(select(each, "intrinsic") for each in both_weights)),
         "greedy actions": float((actions != expected_actions).mean()),
     }
     assert {name: value for name, value in differences.items() if not value <= LIMITS[name]} == {}
 
 
-def predictors_of(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: x for name, x in weights.items() if name.startswith("intrinsic.")}
-
-
-def without_predictors(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: x for name, x in weights.items() if not name.startswith("intrinsic.")}
+def select(weights: dict[str, Tensor], *parts: str) -> dict[str, Tensor]:
+    return {name: x for name, x in weights.items() if name.partition(".")[0] in parts}
 
 
 @pytest.mark.parametrize("algo", REPEATED)
@@ -118,7 +113,7 @@ def test_the_same_updates_twice_give_equal_bits_with_train_deterministic(
     case = make_case(algo, sizes)
     buffer, states = fill_buffer(case, device), []
     for _ in range(2):
-        learner = start_learner(case, device)
+        learner = make_learner(case.config, case.info, device=device, seed=1)
         make_updates(learner, case, buffer, count=sizes.updates)
         states.append(learner.get_state())
-    assert count_differences(*states) == 0
+    assert_same_state(*states)
