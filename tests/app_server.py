@@ -39,7 +39,7 @@ def serve_app(
         log: File for the output of the server.
         options: Additional options of Streamlit's command line.
         port: The port, or None for a free one.
-        env: Additional environment variables.
+        env: Additional environment variables. Without `EMTC_WARM_UP`, the app compiles nothing in the background.
 
     Raises:
         ConfigError: If the server does not start.
@@ -54,7 +54,7 @@ def serve_app(
                 *("--server.port", str(port), "--server.headless", "true", *options),
             ],
             cwd=ROOT,
-            env={**os.environ, TOKEN_VARIABLE: token, **(env or {}), "EMTC_DB": database_url},
+            env={**os.environ, "EMTC_WARM_UP": "0", TOKEN_VARIABLE: token, **(env or {}), "EMTC_DB": database_url},
             stdout=output,
             stderr=subprocess.STDOUT,
         )

@@ -15,6 +15,7 @@ from emtc_core.recorder import EpisodeRecord
 from storage.engine import Database, open_database
 from storage.models import Run, TransitionSummary
 from storage.runs.rows import sum_by_bucket
+from tests.postgres import open_server, temporary_postgres_database
 
 LENGTH, STATE_DIM, N_AGENTS = 150, 68, 3  # 3s_vs_5z
 CONFIG = {"env": {"name": "skirmish", "map": "3s_vs_5z"}, "algo": "emtc-qplex", "seed": 1}
@@ -46,6 +47,17 @@ def opened_database(url: str, *, create: bool = True) -> Generator[Database]:
         yield db
     finally:
         db.dispose()
+
+
+@contextmanager
+def temporary_server_database(*, fsync: bool) -> Generator[Database]:
+    """Open a new database of a PostgreSQL server and drop it afterwards. See `open_server` for `fsync`."""
+    with (
+        open_server(fsync=fsync) as server_url,
+        temporary_postgres_database(server_url) as url,
+        opened_database(url) as db,
+    ):
+        yield db
 
 
 def fill_transitions(db: Database, run_id: str, count: int) -> None:

@@ -64,7 +64,7 @@ def run() -> list[BenchResult]:
     with temporary_database() as db:
         runs = {n: fill(db, n) for n in (*SIZES, LASSO_SIZE)}
         log = run_folder(db, runs[LASSO_SIZE]) / "app.txt"
-        with serve_app(db.url, log, env={"EMTC_WARM_UP": "0"}) as address, open_page() as page:
+        with serve_app(db.url, log) as address, open_page() as page:
             page.goto(address)
             page.get_by_role("heading").first.wait_for()
             for n in SIZES:

@@ -69,7 +69,7 @@ def _measure_app_once() -> tuple[float, float, float]:
         page.goto("about:blank")
         started = time.perf_counter()
         log = Path(tempfile.gettempdir()) / "emtc-bench-live.txt"
-        with serve_app(db.url, log, env={"EMTC_WARM_UP": "0"}) as address:
+        with serve_app(db.url, log) as address:
             page.goto(address)
             button = page.get_by_role("button", name="Start the demo run")
             button.wait_for()

@@ -23,15 +23,15 @@ from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from tests.bench import what_if
 from tests.bench.timing import median_ms
-from tests.postgres import is_server_available, open_server, temporary_postgres_database
+from tests.postgres import is_server_available
 from tests.records import (
     CONFIG,
     LENGTH,
     fill_transitions,
     insert_curves,
     make_records,
-    opened_database,
     temporary_database,
+    temporary_server_database,
 )
 from tests.report import BenchResult, make_result
 
@@ -97,11 +97,7 @@ def measure_run_table() -> list[BenchResult]:
     with temporary_database() as db:
         results = _measure_run_table_of(db, "")
     if is_server_available():
-        with (
-            open_server(fsync=False) as server_url,
-            temporary_postgres_database(server_url) as url,
-            opened_database(url) as db,
-        ):
+        with temporary_server_database(fsync=False) as db:
             results += _measure_run_table_of(db, "_postgres")
     return results
 

@@ -27,8 +27,8 @@ from storage.queries.runs import list_runs
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from tests.bench.live import query_live
-from tests.postgres import is_server_available, open_server, temporary_postgres_database
-from tests.records import CONFIG, LENGTH, make_records, opened_database, temporary_database
+from tests.postgres import is_server_available
+from tests.records import CONFIG, LENGTH, make_records, temporary_database, temporary_server_database
 from tests.report import BenchResult, make_result
 
 WRITERS, READERS = 4, 3
@@ -86,11 +86,7 @@ def measure_rate(db: Database) -> float:
 
 
 def _measure_postgres_rate() -> BenchResult:
-    with (
-        open_server(fsync=True) as server_url,
-        temporary_postgres_database(server_url) as url,
-        opened_database(url) as db,
-    ):
+    with temporary_server_database(fsync=True) as db:
         rate = measure_rate(db)
     name, reference = "telemetry.transitions_per_second.postgresql", "a server on the same cores"
     return make_result(name, rate, "transitions/s", _BUDGET_PER_SECOND, reference)

@@ -54,7 +54,7 @@ def run(db: str | None = None) -> list[BenchResult]:
     sizes: dict[str, int] = {}
     with _open_demo_runs(db) as url, tempfile.TemporaryDirectory() as folder:
         views = _make_views(url)
-        with serve_app(url, Path(folder) / "app.txt", env={"EMTC_WARM_UP": "0"}) as address:
+        with serve_app(url, Path(folder) / "app.txt") as address:
             for scheme in SCHEMES:
                 for name, picture in _take_screenshots(address, views, scheme):
                     path = FOLDER / f"{name}-{scheme}.png"

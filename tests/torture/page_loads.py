@@ -35,7 +35,7 @@ def main() -> None:
     samples: list[tuple[int, float]] = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        serve_app(arguments.db, Path(folder) / "app.txt", env={"EMTC_WARM_UP": "0"}) as address,
+        serve_app(arguments.db, Path(folder) / "app.txt") as address,
     ):
         (server,) = (child for child in psutil.Process().children() if "streamlit" in child.cmdline())
         for first in range(0, arguments.loads + 1, arguments.every):
