@@ -45,6 +45,11 @@ def test_a_gpu_that_computes_other_values_than_the_cpu_cannot_be_used():
     assert "train.device=cpu" in embedding.advice
 
 
+def test_a_wheel_does_not_name_tests_that_only_a_checkout_has(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "CHECKOUT", tmp_path)
+    assert doctor._list_gpu_checks({"name": GPU, "results": []})[0].detail == GPU
+
+
 @pytest.mark.parametrize("compute", [gpu_check.multiply, gpu_check.embed])
 def test_a_difference_of_a_hundredth_from_the_cpu_is_found(compute):
     errors = iter((1.0, 1.0, 1.0, 1.01))
