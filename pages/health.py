@@ -9,5 +9,3 @@ with messages.guarded():
     health.show()
 with messages.guarded():
     health.show_machine()
-with messages.guarded():
-    health.show_gpu()

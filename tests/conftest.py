@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from app.bench.postgres import SERVER_VARIABLE, is_server_available, open_server
 from storage.engine import open_database
+from tests.postgres import SERVER_VARIABLE, is_server_available, open_server
 from tests.require import require
 
 # Before anything loads OpenMP, as in the trainers that `emtc` starts. A core has one test at a time, and a sum over

@@ -29,7 +29,6 @@ EXTENDING = "\n".join((ROOT / "app" / "guide" / f"{page}.md").read_text() for pa
 SOURCE = ("app", "emtc_core", "pages", "storage")
 COPIED = (*SOURCE, "tests", "pyproject.toml")
 REFERS = (  # files that select from what exists, or compare it with published code
-    "app/bench/*",
     "app/jobs/sweeps/templates/*",
     "emtc_core/config/presets/*",
     "app/ui/method/published*",

@@ -346,7 +346,7 @@ def _write_table(request: _Request, table: str, format: str, values: Mapping[str
 
 def _measure_encoders() -> Table:
     """Measure the speed of the encoders on this machine."""
-    from app.bench.embedder import make_encoder_timing_table
+    from app.analysis.encoder_timing import make_encoder_timing_table  # imports torch
 
     print_message("Measuring the encoders …")
     return make_plain_table(make_encoder_timing_table())

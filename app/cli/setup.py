@@ -2,7 +2,7 @@
 
 `emtc doctor` checks what is installed. `emtc envs` lists environments and maps, and why one cannot be used. `emtc
 setup` installs requirements of an environment that pip cannot install next to this project. `emtc check plugin NAME`
-checks the contract of a plug-in. `emtc check device` compares the results of a device with the CPU.
+checks the contract of a plug-in.
 """
 
 import sys
@@ -10,12 +10,11 @@ from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from app.cli.output import AsJson, choose, print_json, print_message, print_rows, print_table, printable
-from app.jobs.device_check import DeviceReport, write_number
+from app.cli.output import AsJson, print_json, print_message, print_rows, print_table, printable
 from app.jobs.doctor import run_checks
 from emtc_core.envs.registry import get_adapter, list_envs
 from emtc_core.envs.smac import game_link
@@ -23,10 +22,8 @@ from emtc_core.envs.smac.setup import GAME_HELP, InstallTask, list_tasks
 from emtc_core.errors import ConfigError, EnvUnavailableError, PluginError
 from emtc_core.plugins import KINDS, list_failures, list_plugins, make_missing_fault
 
-Quick = Annotated[bool, typer.Option("--quick", help="Smaller sizes: about one minute instead of five")]
-
 app = typer.Typer(no_args_is_help=True, help="Install the requirements of an environment.")
-check_app = typer.Typer(no_args_is_help=True, help="Check a plug-in, or the results of a device.")
+check_app = typer.Typer(no_args_is_help=True, help="Check a plug-in.")
 
 
 def doctor(json: AsJson = False) -> None:
@@ -95,7 +92,7 @@ def smac(
 
 @check_app.callback()
 def check() -> None:
-    """Check a plug-in, or the results of a device."""
+    """Check a plug-in."""
 
 
 @check_app.command()
@@ -127,22 +124,6 @@ def plugin(
             mark, fault = ("ok", "") if row["holds"] else ("BROKEN", f": {row['fault']}")
             typer.echo(printable(f"{mark:6} {row['kind']} {row['plugin']}: {row['rule']}{fault}"))
     return 0 if all(row["holds"] for row in rows) else 1
-
-
-@check_app.command()
-def device(
-    device: Annotated[str, typer.Option("--device", help="cpu or cuda; default: cuda if there is a GPU")] = "",
-    quick: Quick = False,
-    json: AsJson = False,
-) -> int:
-    """Compare the results of a device with the CPU and time both. The exit code is 1 if a check fails."""
-    return _check_device(choose("device", device, ("cpu", "cuda")) if device else None, quick=quick, json=json)
-
-
-@check_app.command()
-def gpu(quick: Quick = False, json: AsJson = False) -> int:
-    """Compare the results of the GPU with the CPU and time both. The same as: emtc check device --device cuda."""
-    return _check_device("cuda", quick=quick, json=json)
 
 
 def _confirm(tasks: list[InstallTask], *, yes: bool) -> None:
@@ -183,33 +164,3 @@ def _list_plugins(*, json: bool) -> int:
     empty = "No plug-in is installed, and EMTC_PLUGINS lists none."
     print_rows(rows, title="Plug-ins", empty=empty, json=json)
     return 0
-
-
-def _check_device(name: Literal["cpu", "cuda"] | None, *, quick: bool, json: bool) -> int:
-    import torch
-
-    from app.device_check.checks import run_checks as run_device_checks
-    from app.device_check.target import Target
-    from emtc_core.devices import choose_device
-
-    device = torch.device(name) if name else choose_device("auto")
-
-    def on_result(report: DeviceReport) -> None:
-        line = report.checks[-1].describe()
-        print_message(line) if json else typer.echo(printable(line))
-
-    report = run_device_checks(Target(device), quick=quick, on_result=on_result)
-    if json:
-        print_json({name: value for name, value in report.to_json().items() if not name.startswith("pid")})
-        return 0 if report.passed else 1
-    rows = [
-        {"stage": row.stage, "unit": row.unit, "CPU": write_number(row.cpu), "device": write_number(row.device)}
-        for row in report.speeds
-    ]
-    if rows:
-        print_table(rows, title=f"Throughput, device = {device}", empty="")
-    failed = [result.name for result in report.checks if not result.passed]
-    print_message(
-        f"{len(failed)} of {report.total} checks failed: {', '.join(failed)}." if failed else "All checks passed."
-    )
-    return 0 if report.passed else 1

@@ -1,27 +1,27 @@
 """Check which optional parts are installed and usable, and how to install the others: `emtc doctor`, page Health.
 
-Torch and faiss are loaded in other processes, because the app never loads them and faiss may abort its process.
+Torch and faiss are loaded in other processes, because the app never loads them and faiss may abort its process. If
+there is a GPU, two of its results are compared with the CPU.
 """
 
 import importlib.metadata
 import importlib.util
+import json
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from emtc_core.envs.registry import list_doctor_rows
 from emtc_core.errors import ConfigError, StorageError
 from emtc_core.faiss_probe import probe_faiss
-from emtc_core.install import FROM_CHECKOUT, get_install_command
+from emtc_core.install import CHECKOUT, FROM_CHECKOUT, get_install_command
 from emtc_core.kernel_cache import check_kernel_cache
 from storage.files import FILES_VARIABLE, check_files_folder, get_configured_folder
 
 CHROME_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 NEEDED = ("torch", "numba", "streamlit", "sqlalchemy", "umap-learn", "openTSNE")
-_ROOT = Path(__file__).resolve().parents[2]
-_PRINT_GPU_NAME = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
 _GPU_TIMEOUT_S = 120
 
 
@@ -40,12 +40,12 @@ class Check:
 
 def run_checks() -> list[Check]:
     """Run every check. This takes some seconds."""
-    gpu = _find_gpu()
+    gpu = _check_gpu()
     return [
         *_check_libraries(),
         _check_kernel_cache(),
-        _check_device(gpu),
-        _check_faiss(gpu),
+        *_list_gpu_checks(gpu),
+        _check_faiss(gpu.get("name", "")),
         _check_chrome(),
         _check_apprise(),
         _check_files(),
@@ -82,20 +82,30 @@ def _check_kernel_cache() -> Check:
     return _make_check("kernel-cache", True, "compiled kernels can be stored", needed=True)
 
 
-def _check_device(gpu: str) -> Check:
-    if gpu:
-        return _make_check("cuda", True, gpu)
-    return _make_check("cuda", False, "runs train on the CPU", advice="install a CUDA build of torch and a driver")
-
-
-def _find_gpu() -> str:
-    """Return the name of the GPU according to torch in another process; "" if there is none or torch fails."""
-    command = [sys.executable, "-c", _PRINT_GPU_NAME]
+def _check_gpu() -> dict[str, Any]:
+    """Return the report of `gpu_check`, made in another process; empty if there is no GPU or torch fails."""
+    command = [sys.executable, "-m", "app.jobs.gpu_check"]
     try:
-        done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True, timeout=_GPU_TIMEOUT_S)
+        done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True, timeout=_GPU_TIMEOUT_S)
     except (subprocess.SubprocessError, OSError):
-        return ""
-    return done.stdout.strip()
+        return {}
+    return json.loads(done.stdout)
+
+
+def _list_gpu_checks(gpu: dict[str, Any]) -> list[Check]:
+    if not gpu:
+        advice = "install a CUDA build of torch and a driver"
+        return [_make_check("cuda", False, "runs train on the CPU", advice=advice)]
+    is_checkout = (CHECKOUT / "tests" / "gpu").is_dir()
+    more = "; complete comparison with the CPU: python -m pytest -m gpu" if is_checkout else ""
+    advice = "a torch for this GPU, see the guide's page On a GPU; until then --set train.device=cpu"
+    return [
+        _make_check("cuda", True, f"{gpu['name']}{more}"),
+        *(
+            _make_check(f"gpu:{name}", is_correct, detail, advice=advice, needed=True)
+            for name, is_correct, detail in gpu["results"]
+        ),
+    ]
 
 
 def _check_faiss(gpu: str) -> Check:

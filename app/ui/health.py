@@ -1,8 +1,7 @@
-"""The Health page: alerts of the last seven days by kind, finished runs, the check of this machine, and of its GPU.
+"""The Health page: alerts of the last seven days by kind, finished runs, and the check of this machine.
 
 A finished run is not an alert: it is listed below the alerts and is never unread. All users of a database share the
-read marks of alerts. The check of the machine is that of `emtc doctor`. If the machine has an NVIDIA GPU, a button
-starts `emtc check gpu` in the background.
+read marks of alerts. The check of the machine is that of `emtc doctor`.
 """
 
 from collections import Counter
@@ -14,19 +13,9 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count, format_time
 from app.jobs.alerts import MEANINGS, REASONS, SEVERITY, Alert, Severity
-from app.jobs.device_check import (
-    LOG_NAME,
-    REPORT_NAME,
-    DeviceReport,
-    has_nvidia_gpu,
-    read_report,
-    report_folder,
-    start_device_check,
-)
 from app.jobs.doctor import Check, run_checks
 from app.ui import data, messages
 from app.ui.page_state import RUN, Choices, Flag
-from emtc_core.errors import EmtcError
 from storage.alerts import mark_read, read_keys
 
 _ICON: Final[dict[Severity, str]] = {
@@ -41,7 +30,6 @@ _MAX_FINISHED: Final = 100
 _KINDS: Final = Choices("kind", "health")
 _ONLY_UNREAD: Final = Flag("unread", "health")
 _IS_CHECKED: Final = "machine_checked"
-_PROGRESS_EVERY_S: Final = 1.0
 
 
 def show() -> None:
@@ -168,89 +156,3 @@ def make_rows(checks: list[Check]) -> pd.DataFrame:
             "How to install": [check.advice for check in checks],
         }
     )
-
-
-def show_gpu() -> None:
-    """Draw the check of the GPU and its last report, if NVIDIA's driver lists a GPU."""
-    if not has_nvidia_gpu():
-        return
-    st.subheader("GPU")
-    report = read_report(report_folder() / REPORT_NAME)
-    if report is not None and report.is_running:
-        st.fragment(_show_gpu_progress, run_every=_PROGRESS_EVERY_S)()
-        return
-    _show_gpu_buttons()
-    if report is not None:
-        _show_report(report)
-
-
-def _show_gpu_buttons() -> None:
-    with st.container(horizontal=True, vertical_alignment="center"):
-        clicked = {
-            quick: st.button(label, key=key, icon=":material/memory:", disabled=not messages.may_act())
-            for label, key, quick in (("Check the GPU", "check_gpu", False), ("Quick check", "check_gpu_quick", True))
-        }
-        st.caption(
-            "Compares results of the GPU with the CPU, as `emtc check gpu`. Takes five minutes, the quick check one."
-        )
-    for quick, is_clicked in clicked.items():
-        if is_clicked:
-            try:
-                start_device_check(report_folder(), quick=quick)
-            except (EmtcError, OSError) as exc:
-                messages.error(exc)
-                return
-            st.rerun()
-
-
-def _show_gpu_progress() -> None:
-    report = read_report(report_folder() / REPORT_NAME)
-    if report is None or not report.is_running:
-        st.rerun()
-    done = len(report.checks)
-    st.progress(done / report.total, text=f"Checking the GPU: {done} of {report.total} checks")
-    _show_checks(report)
-
-
-def _show_report(report: DeviceReport) -> None:
-    failed = [check.name for check in report.checks if not check.passed]
-    if not report.is_complete:
-        st.warning(escape_markdown(f"The last check ended early. Log file: {report_folder() / LOG_NAME}"))
-    elif failed:
-        st.error(
-            escape_markdown(f"Failed: {', '.join(failed)}. See the page On a GPU of the guide for what to send us.")
-        )
-    else:
-        st.success("The results of GPU and CPU agree.")
-    _show_checks(report)
-    if report.speeds:
-        st.dataframe(
-            make_speed_rows(report), hide_index=True, key="gpu_speeds",
-            alt="Table of speeds: stage, unit, CPU and GPU.",
-        )  # fmt: skip
-
-
-def _show_checks(report: DeviceReport) -> None:
-    if report.checks:
-        st.dataframe(
-            make_check_rows(report), hide_index=True, key="gpu_checks",
-            alt="Table of the checks of the GPU: name, state, measurements, and duration [s].",
-        )  # fmt: skip
-
-
-def make_check_rows(report: DeviceReport) -> pd.DataFrame:
-    """Make the rows of the table of checks."""
-    return pd.DataFrame(
-        {
-            "Check": [check.name for check in report.checks],
-            "State": ["✔ ok" if check.passed else "✖ failed" for check in report.checks],
-            "Measurements": [check.details for check in report.checks],
-            "Duration [s]": [check.seconds for check in report.checks],
-        }
-    )
-
-
-def make_speed_rows(report: DeviceReport) -> pd.DataFrame:
-    """Make the rows of the table of speeds."""
-    columns = {"Stage": "stage", "Unit": "unit", "CPU": "cpu", "GPU": "device"}
-    return pd.DataFrame({label: [getattr(speed, name) for speed in report.speeds] for label, name in columns.items()})

@@ -5,8 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
-from app.jobs import doctor
+from app.jobs import doctor, gpu_check
 from emtc_core.faiss_probe import FaissProbe
 
 GPU = "NVIDIA Some GPU"
@@ -31,8 +32,33 @@ def test_faiss_is_usable_only_where_it_can_search_on_a_gpu(monkeypatch, probe, g
 
 
 def test_no_gpu_is_no_fault_of_the_machine():
-    assert not doctor._check_device("").needed
-    assert doctor._check_device(GPU).usable
+    assert [(check.name, check.needed) for check in doctor._list_gpu_checks({})] == [("cuda", False)]
+
+
+def test_a_gpu_that_computes_other_values_than_the_cpu_cannot_be_used():
+    results = [["product", True, "relative difference 1e-7"], ["embedding", False, "RuntimeError: no kernel image"]]
+    cuda, product, embedding = doctor._list_gpu_checks({"name": GPU, "results": results})
+    assert cuda.usable
+    assert "pytest -m gpu" in cuda.detail
+    assert (product.name, product.usable, product.advice) == ("gpu:product", True, "")
+    assert (embedding.usable, embedding.needed) == (False, True)
+    assert "train.device=cpu" in embedding.advice
+
+
+def test_a_wheel_does_not_name_tests_that_only_a_checkout_has(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "CHECKOUT", tmp_path)
+    assert doctor._list_gpu_checks({"name": GPU, "results": []})[0].detail == GPU
+
+
+@pytest.mark.parametrize("compute", [gpu_check.multiply, gpu_check.embed])
+def test_a_difference_of_a_hundredth_from_the_cpu_is_found(compute):
+    errors = iter((1.0, 1.0, 1.0, 1.01))
+
+    def compute_with_error(device):
+        return next(errors) * compute(device)
+
+    found = [gpu_check.compare(compute_with_error, torch.device("cpu"))[0] for _ in range(2)]
+    assert found == [True, False]
 
 
 PAGE = (Path(doctor.__file__).parents[1] / "guide" / "troubleshooting.md").read_text()
@@ -41,7 +67,7 @@ TABLE = PAGE[PAGE.index("## Findings of emtc doctor") : PAGE.index("## Start\n")
 
 def test_each_finding_has_an_entry_in_the_guide():
     named = set(re.findall(r"`([\w:-]+)`", "\n".join(line.split("|")[1] for line in TABLE.splitlines() if "|" in line)))
-    assert named == {check.name for check in doctor.run_checks()}
+    assert named == {check.name for check in doctor.run_checks()} | {"gpu:product", "gpu:embedding"}
 
 
 def test_an_entry_quotes_the_words_of_its_finding():

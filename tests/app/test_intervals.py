@@ -27,7 +27,7 @@ SHARES = arrays(np.float64, st.tuples(st.integers(2, 10), st.integers(1, 4)), el
 
 def stored() -> dict[str, float]:
     """What the Method page shows."""
-    text = (files("app.bench") / "measured" / "coverage.json").read_text()
+    text = (files("app") / "guide" / "measured" / "coverage.json").read_text()
     return {figure["name"]: figure["value"] for figure in json.loads(text)["figures"]}
 
 
@@ -120,7 +120,7 @@ def test_the_page_shows_what_the_command_measures(n) -> None:
 
 
 def test_every_figure_that_names_a_level_meets_its_label() -> None:
-    text = (files("app.bench") / "measured" / "coverage.json").read_text()
+    text = (files("app") / "guide" / "measured" / "coverage.json").read_text()
     figures = json.loads(text)["figures"]
     assert {figure["met"] for figure in figures} == {True, None}
     assert all("bootstrap-" in figure["name"] for figure in figures if figure["met"] is None)

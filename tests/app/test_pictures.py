@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from app.bench import pictures
-from app.bench.pictures import FOLDER, MAX_TOTAL_KB, SCHEMES, choose_node, reduce_colors
 from emtc_core.errors import ConfigError, EmtcError
 from storage.engine import open_database
 from tests.errors import raises
+from tests.tools import pictures
+from tests.tools.pictures import FOLDER, MAX_TOTAL_KB, SCHEMES, choose_node, reduce_colors
 
 
 def png_of(pixels: np.ndarray) -> bytes:

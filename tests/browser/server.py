@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from app.bench.browser import serve_app
+from tests.app_server import serve_app
 
 PATIENCE_MS = 120_000
 """How long a page may take to show what it must: a busy machine is slow, and no fault of the page."""
@@ -19,13 +19,9 @@ SIZE = {"width": 1400, "height": 1600}
 def running_app(
     database: Path, *options: str, port: int | None = None, env: Mapping[str, str] | None = None
 ) -> Iterator[str]:
-    """Start the app and yield its address; it ends with the block, its trainers do not.
-
-    It compiles nothing in the background unless `env` says so: what does would go on beside the next tests.
-    """
-    wanted = {"EMTC_WARM_UP": "0", **(env or {})}
+    """Start the app with a SQLite file and yield its address; it ends with the block, its trainers do not."""
     log = database.with_suffix(".streamlit.log")
-    with serve_app(f"sqlite:///{database}", log, *options, port=port, env=wanted) as url:
+    with serve_app(f"sqlite:///{database}", log, *options, port=port, env=env) as url:
         yield url
 
 

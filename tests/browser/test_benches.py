@@ -2,10 +2,10 @@
 
 import pytest
 
-from app.bench import atlas, live
-from app.bench.browser import serve_app
-from app.bench.records import temporary_database
 from storage.files import run_folder
+from tests.app_server import serve_app
+from tests.bench import atlas, live
+from tests.records import temporary_database
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -20,7 +20,7 @@ def test_a_map_is_drawn_clicked_recoloured_moved_and_selected_in(browser, monkey
     with temporary_database() as db:
         run_id = atlas.fill(db, 5000)
         log = run_folder(db, run_id) / "app.txt"
-        with serve_app(db.url, log, env={"EMTC_WARM_UP": "0"}) as address:
+        with serve_app(db.url, log) as address:
             page = browser.new_page(viewport={"width": 1440, "height": 900})
             page.goto(address)
             page.get_by_role("heading").first.wait_for()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from app.bench.browser import find_free_port, wait_until_reachable
 from emtc_core.config.resolve import resolve
 from storage.engine import open_database
 from storage.runs.changes import create_run
+from tests.app_server import find_free_port, wait_until_reachable
 from tests.browser.server import open_page, running_app
 from tests.require import require
 

@@ -9,7 +9,7 @@ import pytest
 from typer.main import get_command
 
 from app.cli.export import ENCODER_TIMING
-from app.cli.main import COMMANDS, make_app
+from app.cli.main import COMMANDS, make_app, run
 from app.figures.registry import FIGURES, TABLES
 from emtc_core.config.run import list_algos
 from storage import open_database
@@ -17,7 +17,7 @@ from storage.api import OpenDatabase, RecordedRun
 from storage.models import Base
 from storage.queries.tables import TABLE_NAMES as RAW_TABLES
 
-BENCH = Path(__file__).parents[2] / "app" / "bench"
+BENCH = Path(__file__).parents[2] / "tests" / "bench"
 
 COMMAND_OPTIONS = {
     "train": "--env --map --algo --steps --seed --config --set --detach --json --db",
@@ -102,6 +102,12 @@ def test_a_command_has_its_options(words: str) -> None:
     assert words.split()[0] in COMMANDS
     options = {flag for option in find_command(words).params for flag in option.opts}
     assert set(COMMAND_OPTIONS[words].split()) - options == set()
+
+
+@pytest.mark.parametrize("words", ["bench learner", "check device", "check gpu"])
+def test_a_command_that_left_the_product_is_unknown(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words.split()) == 2
+    assert "No such command" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("table", COLUMNS)

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from emtc_core.learner.learner import IncentiveInputs, ValueLearner, make_learner
-from emtc_core.learner.mappo import MappoLearner
+from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.repeated_step import WARM_UP
 from tests.core.fake_cuda import LONG, SECTIONS, list_cases, list_faults, list_permitted, make_updates
-from tests.core.learner_cases import BLOCKS, hard_episodes, make_batch, make_config, make_inputs, make_memory
+from tests.core.learner_cases import BLOCKS, make_config
 from tests.require import require
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,17 +65,6 @@ def test_tests_and_the_processes_that_they_start_see_no_gpu():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("algo", ["vdn", "qmix", "emtc-qplex", "emc", "emu-cds", "dmix", "mappo"])
-def test_a_gpu_computes_the_gradient_that_the_cpu_computes(algo):
-    require("gpu", torch.cuda.is_available(), "torch sees no CUDA device here")
-    on_cpu, on_gpu = (gradients(algo, device=device) for device in ("cpu", "cuda"))
-    assert on_gpu.keys() == on_cpu.keys()
-    for name, wanted in on_cpu.items():
-        difference = torch.linalg.vector_norm(on_gpu[name].cpu() - wanted)
-        assert difference <= 1e-4 * torch.linalg.vector_norm(wanted) + 1e-7, name
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize("algo", ["vdn", "qmix", "emtc-qplex"])
 def test_captured_updates_equal_updates_launched_one_by_one_on_a_gpu(algo, caplog):
     require("gpu", torch.cuda.is_available(), "torch sees no CUDA device here")
@@ -105,20 +93,3 @@ def test_weights_of_copied_recurrent_layers_are_put_into_one_block_of_memory(mon
     layers = [x for network in networks for x in network.modules() if isinstance(x, torch.nn.RNNBase)]
     assert len(layers) >= 2
     assert [layer for layer in layers if not any(layer is each for each in flattened)] == []
-
-
-def gradients(algo: str, *, device: str) -> dict[str, torch.Tensor]:
-    learner = make_learner(make_config(algo, **SECTIONS.get(algo, {})), BLOCKS, device=device, seed=1)
-    episodes = hard_episodes(BLOCKS)
-    if isinstance(learner, MappoLearner):
-        stats = learner.update_rollout(episodes)
-        named = {**dict(learner.actor.named_parameters()), **dict(learner.critic.named_parameters())}
-    else:
-        memory = make_memory(episodes)
-        batch = make_batch(episodes, BLOCKS, memory, device=device)
-        inputs = make_inputs(memory, batch.reward.shape[1])
-        inputs = IncentiveInputs(*(x.to(device) for x in (inputs.h_next.float(), inputs.rho_next.float(), inputs.hit)))
-        stats = learner.update(batch, inputs if learner._config.uses_memory else None, env_step=0)
-        named = dict(learner.online.named_parameters())
-    assert np.isfinite(list(stats.read().values())).all()
-    return {name: p.grad for name, p in named.items() if p.grad is not None}

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from app.analysis.format import MISSING
-from app.bench.postgres import temporary_postgres_database
 from app.ui.disk import table_key
 from storage.engine import open_database
 from storage.maintenance.sizes import measure_sizes
@@ -13,6 +12,7 @@ from storage.queries.episodes import list_episodes
 from storage.queries.memory import list_snapshots
 from tests.pages.seed import seed_run
 from tests.pages.test_pages import open_page, said
+from tests.postgres import temporary_postgres_database
 
 
 def select(db, app, *run_ids):

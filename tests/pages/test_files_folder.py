@@ -72,7 +72,7 @@ def test_launch_says_where_checkpoints_go_and_refuses_a_folder_that_is_none(empt
 
 
 def test_the_check_of_this_machine_names_the_folder(empty, tmp_path, monkeypatch):
-    monkeypatch.setattr("app.jobs.doctor._find_gpu", lambda: "")
+    monkeypatch.setattr("app.jobs.doctor._check_gpu", dict)
     monkeypatch.setattr("app.jobs.doctor.probe_faiss", lambda: FaissProbe("not installed"))
     monkeypatch.setattr("app.jobs.doctor.list_doctor_rows", list)
     for value, state in ((str(tmp_path), "✔ usable"), ("s3://key:secret@bucket", "✖ missing")):

@@ -7,7 +7,6 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.analysis.format import escape_markdown, format_number
-from app.bench.embedding import TASKS
 from app.ui.method import intervals
 from app.ui.method.capacity import RULES
 from app.ui.method.differences import DIFFERENCES
@@ -17,6 +16,7 @@ from app.ui.method.options import compare_presets, explain_preset, labels_of
 from app.ui.method.published import find_comparison
 from emtc_core.config.resolve import describe_fields
 from emtc_core.metrics import METRICS
+from tests.bench.embedding import TASKS
 from tests.pages.test_pages import open_page, said
 
 PRESETS = ("emu_index", "prewrite", "literal_raw", "wide", "emu_code", "cds_code")
@@ -218,7 +218,7 @@ def test_hostile_url_parameters_are_harmless(empty):
 def test_page_shows_the_measurements_of_the_gate_variants(method):
     text = said(method)
     for name, n_rows in (("gate-shapes.csv", 10), ("gate-variants.csv", 14)):
-        rows = list(csv.reader((files("app.bench") / "measured" / name).read_text().splitlines()))
+        rows = list(csv.reader((files("app") / "guide" / "measured" / name).read_text().splitlines()))
         assert len(rows) == 1 + n_rows
         assert all(" | ".join(map(escape_markdown, row)) in text for row in rows), name
 

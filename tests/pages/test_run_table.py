@@ -8,7 +8,6 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.analysis.format import MISSING
-from app.bench.queries import fill_table
 from app.ui.page_state import OPENED_BOX
 from app.ui.widgets import run_picker
 from storage.engine import open_database
@@ -17,6 +16,7 @@ from storage.queries.runs import list_runs
 from storage.runs.changes import create_run
 from storage.runs.labels import tag_runs
 from storage.runs.rows import find_run
+from tests.bench.queries import fill_table
 from tests.pages.conftest import copy_database
 from tests.pages.several import seed_runs
 from tests.pages.test_pages import open_page, said, start_app

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from app.bench.browser import find_free_port
 from app.cli.main import run
 from app.jobs.socket_users import find_client_user
+from tests.app_server import find_free_port
 from tests.browser.server import running_app
 
 TOKEN = "token-of-this-test-and-of-no-server"

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from app.bench.postgres import temporary_postgres_database
 from app.cli.main import run
 from emtc_core.config.resolve import resolve
 from emtc_core.metrics import MACHINE_PREFIXES
@@ -13,6 +12,7 @@ from storage.engine import open_database
 from storage.models import Base
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run
+from tests.postgres import temporary_postgres_database
 from tests.process.trainers import FAST
 
 TABLES = ("episodes", "eval_episodes", "transitions", "gate_stats", "evaluations", "snapshots", "metrics")

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from app.bench.postgres import temporary_postgres_database
 from storage.engine import Database, open_database
 from storage.maintenance.check import check_run
+from tests.postgres import temporary_postgres_database
 from tests.process.trainers import emtc, environment, train_command, wait_until
 
 STEPS = 1500

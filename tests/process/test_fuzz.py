@@ -80,7 +80,6 @@ commands = st.one_of(
     st.tuples(st.just("train"), st.just("--set"), sets, *map(st.just, BEFORE_ANYTHING)),
     st.tuples(st.just("train"), st.just("--map"), words, st.just("--env"), words),
     st.tuples(st.just("train"), st.just("--config"), words, *map(st.just, BEFORE_ANYTHING)),
-    st.tuples(st.just("bench"), st.just("--"), words.filter(lambda word: word.isascii() and not word.isalpha())),
     st.tuples(words, words),
 )
 

@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from app.bench.postgres import SERVER_VARIABLE, is_server_available, open_server, temporary_postgres_database
 from storage.engine import Database, open_database
 from storage.files import run_folder
 from storage.runs.rows import find_run
+from tests.postgres import SERVER_VARIABLE, is_server_available, open_server, temporary_postgres_database
 from tests.process.ray_cluster import QUIET, ROOT, Cluster, cluster, free_port, require_ray, trainers_under
 from tests.process.test_sweep import TINY, breaches, read, statuses, write_sweep
 from tests.process.test_worker import asking, gaps

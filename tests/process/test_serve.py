@@ -11,10 +11,10 @@ from zipfile import ZipFile
 
 import pytest
 
-from app.bench.browser import find_free_port, wait_until_reachable
 from app.cli import serve
 from app.cli.main import run
 from app.jobs.launch import ROOT
+from tests.app_server import find_free_port, wait_until_reachable
 from tests.process.test_server import open_socket
 from tests.require import require_package
 

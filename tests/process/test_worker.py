@@ -14,10 +14,10 @@ import psutil
 import pytest
 from sqlalchemy import text
 
-from app.bench.postgres import SERVER_VARIABLE, is_server_available, open_server, temporary_postgres_database
 from storage.engine import Database, open_database
 from storage.files import run_folder
 from storage.runs.rows import find_run
+from tests.postgres import SERVER_VARIABLE, is_server_available, open_server, temporary_postgres_database
 from tests.process.test_sweep import TINY
 from tests.process.trainers import EMTC, emtc, environment, wait_until
 from tests.require import require

@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.analysis.format import format_percent
-from app.bench import BenchResult, make_result
 from emtc_core.config.train import SkirmishConfig
 from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.env import STEP_LOOPS, Battle, make_skirmish
 from emtc_core.envs.skirmish.maps import MAPS
-from tests.report import add_json_option, run_and_report
+from tests.report import BenchResult, add_json_option, make_result, run_and_report
 
 Policy = Callable[[Battle], None]
 

@@ -11,7 +11,7 @@ percentage of tables whose interval contains this value. The populations:
     stuck    win rates of 160 episodes; one seed in five wins 40 % of them, the others win all
 
 An interval meets its budget if its coverage is within two percentage points of the range in its label. The random
-seeds are fixed, so the output of `--json` is the same on every machine. `app/bench/measured/coverage.json` is this
+seeds are fixed, so the output of `--json` is the same on every machine. `app/guide/measured/coverage.json` is this
 output, and the Method page shows it.
 
     python -m tests.reference.coverage --json
@@ -39,8 +39,7 @@ from app.analysis.intervals import (
     compute_score_interval,
 )
 from app.analysis.significance import PAIRED_LABEL, compare_seeds, performance_profile, probability_of_improvement
-from app.bench import BenchResult, make_result
-from tests.report import add_json_option, run_and_report
+from tests.report import BenchResult, add_json_option, make_result, run_and_report
 
 SIZES = (3, 5, 10)
 TABLES = 10_000

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from app.bench.postgres import temporary_postgres_database
 from storage.engine import Database, open_database
 from storage.runs.changes import create_run
+from tests.postgres import temporary_postgres_database
 from tests.storage.records import CONFIG
 
 BACKENDS = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))

@@ -25,9 +25,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from app.bench.postgres import temporary_postgres_database
 from storage.engine import Database, open_database
 from storage.recording import writer
+from tests.postgres import temporary_postgres_database
 from tests.storage.life import HOSTS, Life, Moment, Trainer
 
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -4,11 +4,11 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from app.bench.browser import find_free_port
 from emtc_core.errors import StorageError
 from storage import retry
 from storage.engine import open_database
 from storage.retry import open_with_retry
+from tests.app_server import find_free_port
 
 AWAY = "postgresql://nobody@127.0.0.1:{port}/none"
 

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from sqlalchemy import func, select
 
-from app.bench.postgres import temporary_postgres_database
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.models import Base, Run
@@ -20,6 +19,7 @@ from storage.sql import query as query_module
 from storage.sql.glossary import EXAMPLES, describe_schema
 from storage.sql.query import QueryCancel, QueryResult, run_query, to_json_value
 from storage.sql.reader_role import create_reader
+from tests.postgres import temporary_postgres_database
 from tests.storage.conftest import BACKENDS
 from tests.storage.records import CONFIG, record_everything
 

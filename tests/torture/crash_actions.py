@@ -15,7 +15,6 @@ from typing import Final
 from sqlalchemy import select, update
 
 from app.analysis.provenance import library_versions
-from app.bench.records import opened_database
 from app.jobs.resume import claim_to_resume, examine_checkpoints
 from app.jobs.train_process import train_detached
 from emtc_core.config.run import RunConfig
@@ -33,6 +32,7 @@ from storage.runs.changes import create_run, start_again
 from storage.runs.claims import make_token
 from storage.runs.removal import remove_run
 from storage.runs.rows import find_run
+from tests.records import opened_database
 from tests.torture.fleet import storm_config
 from tests.torture.storm import find_wrong
 

@@ -25,9 +25,8 @@ from typing import Final
 
 import numpy as np
 
-from app.bench import BenchResult, make_result
 from emtc_core.errors import EmtcError
-from tests.report import add_json_option, limited, run_and_report
+from tests.report import BenchResult, add_json_option, limited, make_result, run_and_report
 from tests.torture.c_library import compile_library, open_context
 from tests.torture.crash_actions import ACTIONS, Action, train_reference
 

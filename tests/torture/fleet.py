@@ -25,7 +25,6 @@ import psutil
 from sqlalchemy import text
 
 from app.analysis.provenance import library_versions
-from app.bench.postgres import is_private, outage
 from app.jobs.launch import LOG_NAME
 from app.jobs.resume import claim_to_resume, examine_checkpoints
 from app.jobs.train_process import train_detached
@@ -42,6 +41,7 @@ from storage.runs.claims import make_token, return_to_queue
 from storage.runs.control import send_command
 from storage.runs.rows import find_run
 from storage.runs.status import allows
+from tests.postgres import is_private, outage
 
 STEPS = 2500
 STOP_TIMEOUT_S = 120.0

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import psutil
 
-from app.bench.browser import open_page, serve_app
 from storage.engine import Database
+from tests.app_server import open_page, serve_app
 
 PAGES = ("", "live", "compare")
 """Home, Live and Compare: a list, a running run, and curves over seeds. All three refresh themselves."""
@@ -66,7 +66,7 @@ def open_app(db: Database, pages: int) -> Generator[Gauge]:
     """
     with TemporaryDirectory() as folder, ExitStack() as stack:
         before = _list_children()
-        address = stack.enter_context(serve_app(db.url, Path(folder) / "app.txt", env={"EMTC_WARM_UP": "0"}))
+        address = stack.enter_context(serve_app(db.url, Path(folder) / "app.txt"))
         server = next(child for child in _list_children() - before if "streamlit" in child.cmdline())
         first = stack.enter_context(open_page())
         tabs = [first, *(first.context.browser.new_page() for _ in range(pages - 1))]

@@ -16,8 +16,8 @@ import websockets
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
-from app.bench.browser import serve_app
 from app.cli.output import print_json, print_message
+from tests.app_server import serve_app
 
 PAGES = ("", "live", "memory", "replay", "compare", "notebook", "method")
 """Home, and the pages that draw most."""
@@ -35,7 +35,7 @@ def main() -> None:
     samples: list[tuple[int, float]] = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        serve_app(arguments.db, Path(folder) / "app.txt", env={"EMTC_WARM_UP": "0"}) as address,
+        serve_app(arguments.db, Path(folder) / "app.txt") as address,
     ):
         (server,) = (child for child in psutil.Process().children() if "streamlit" in child.cmdline())
         for first in range(0, arguments.loads + 1, arguments.every):

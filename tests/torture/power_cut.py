@@ -36,13 +36,12 @@ from typing import Any, Final, get_args
 from sqlalchemy import event
 from sqlalchemy.pool import Pool
 
-from app.bench import BenchResult, make_result
-from app.bench.records import opened_database
 from app.jobs.resume import examine_checkpoints
 from emtc_core.errors import EmtcError, RunNotFoundError
 from storage.engine import Database
 from storage.runs.rows import find_run
-from tests.report import add_json_option, limited, run_and_report
+from tests.records import opened_database
+from tests.report import BenchResult, add_json_option, limited, make_result, run_and_report
 from tests.torture.c_library import compile_library, open_context
 from tests.torture.crash_actions import continue_training, find_wrong_training, train_new_run
 from tests.torture.power_disk import ENDS, suspended

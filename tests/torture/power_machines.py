@@ -18,8 +18,8 @@ from typing import Final, Literal, Protocol
 import pytest
 from sqlalchemy import NullPool, create_engine, text
 
-from app.bench.postgres import find_server_binaries, give_to_server, make_cluster, running_server
 from emtc_core.errors import ConfigError
+from tests.postgres import find_server_binaries, give_to_server, make_cluster, running_server
 from tests.torture.power_disk import Disk
 
 Engine = Literal["sqlite", "postgresql"]

@@ -24,9 +24,6 @@ from typing import Any
 import psutil
 from sqlalchemy import Connection, text
 
-from app.bench import BenchResult, make_result
-from app.bench.postgres import open_server, temporary_postgres_database
-from app.bench.records import opened_database, temporary_database
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database
@@ -34,7 +31,8 @@ from storage.files import remove_run_folder
 from storage.maintenance.check import check_run
 from storage.queries.runs import list_runs
 from storage.retry import retry_transient
-from tests.report import add_json_option, limited, run_and_report
+from tests.records import opened_database, temporary_database, temporary_server_database
+from tests.report import BenchResult, add_json_option, limited, make_result, run_and_report
 from tests.torture.fleet import FaultInjector, Fleet, storm_config
 from tests.torture.growth import Gauge, open_app
 from tests.torture.machines import SKEWS_S, Machines, open_machines
@@ -293,11 +291,7 @@ def _open_empty_database(name: str) -> Generator[Database]:
             yield db
         return
     if name == "postgresql":
-        with (
-            open_server(fsync=True) as server_url,
-            temporary_postgres_database(server_url) as url,
-            opened_database(url) as db,
-        ):
+        with temporary_server_database(fsync=True) as db:
             try:
                 yield db
             finally:

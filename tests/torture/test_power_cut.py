@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from app.bench.postgres import (
+from storage.engine import Database, open_database
+from storage.recording.writer import DatabaseRecorder
+from storage.retry import retry_transient
+from storage.runs.changes import create_run
+from storage.runs.rows import find_run
+from tests.postgres import (
     SERVER_VARIABLE,
     find_server_binaries,
     open_server,
     outage,
     temporary_postgres_database,
 )
-from storage.engine import Database, open_database
-from storage.recording.writer import DatabaseRecorder
-from storage.retry import retry_transient
-from storage.runs.changes import create_run
-from storage.runs.rows import find_run
 from tests.require import require
 from tests.storage.records import CONFIG, record_episodes
 from tests.torture.c_library import compile_library

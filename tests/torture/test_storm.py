@@ -12,15 +12,6 @@ import numpy as np
 import psutil
 import pytest
 
-from app.bench.postgres import (
-    SERVER_VARIABLE,
-    find_server_binaries,
-    is_private,
-    open_server,
-    outage,
-    temporary_postgres_database,
-)
-from app.cli.main import run as emtc
 from app.jobs.launch import LOG_NAME
 from app.jobs.train_process import train_detached
 from emtc_core.errors import ConfigError, StorageError
@@ -34,6 +25,14 @@ from storage.runs.rows import find_run
 from storage.runs.sweeps import get_sweep
 from tests.errors import raises
 from tests.hostile import tamper
+from tests.postgres import (
+    SERVER_VARIABLE,
+    find_server_binaries,
+    is_private,
+    open_server,
+    outage,
+    temporary_postgres_database,
+)
 from tests.require import require
 from tests.storage.records import CONFIG, record_everything
 from tests.torture.c_library import compile_library
@@ -206,16 +205,6 @@ def test_the_command_line_of_the_storm_checks_its_options(recorded: Database) ->
     assert caught.value.code == 2
     assert main(["--db", recorded.url, "--pages", "0"]) == 2
     recorded.dispose()
-
-
-def test_the_former_command_starts_the_storm_and_passes_its_options(capfd: pytest.CaptureFixture[str]) -> None:
-    assert emtc(["bench", "storm", "--minutes", "0"]) == 2
-    assert "argument --minutes" in capfd.readouterr().err
-
-
-def test_options_of_the_storm_are_refused_for_other_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert emtc(["bench", "queries", "--minutes", "1"]) == 2
-    assert "--minutes is an option of storm" in capsys.readouterr().err
 
 
 @pytest.mark.slow

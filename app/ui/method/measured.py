@@ -16,7 +16,7 @@ import streamlit as st
 from app.analysis.format import MISSING, escape_markdown, format_number
 from app.ui.widgets.result_table import write_table
 
-_COMMAND: Final = "emtc bench embedding --json"
+_COMMAND: Final = "python -m tests.bench embedding --json"
 _QUANTITIES: Final = {
     "purity": "purity of neighbours [R²]",
     "info_nce": "InfoNCE [nats]",
@@ -76,8 +76,8 @@ def show_gate_variants() -> None:
 
 
 def read_results(file: str) -> dict[tuple[str, str, str], float]:
-    """Read the stored output of a bench: the three parts of each name after the first → value."""
-    figures = json.loads((files("app.bench") / "measured" / file).read_text())["figures"]
+    """Read the stored output of a benchmark: the three parts of each name after the first → value."""
+    figures = json.loads((files("app") / "guide" / "measured" / file).read_text())["figures"]
     names = (figure["name"].split(".") for figure in figures)
     return {(a, b, c): figure["value"] for (_, a, b, c), figure in zip(names, figures, strict=True)}
 
@@ -93,6 +93,6 @@ def _write_value(value: float | None) -> str:
 
 
 def _read_csv_table(name: str) -> str:
-    text = (files("app.bench") / "measured" / name).read_text()
+    text = (files("app") / "guide" / "measured" / name).read_text()
     header, *rows = ([escape_markdown(cell) for cell in row] for row in csv.reader(text.splitlines()))
     return write_table(header, rows)
