@@ -5,24 +5,19 @@ trained. After that, a signal is a stop command, and the trainer writes a checkp
 the process without a checkpoint. A worker sends LEAVE_SIGNAL, which is not counted: SLURM or systemd may send SIGTERM
 to the worker and to its trainers at the same time.
 
-An environment may not return from a call. `ENV_LIMIT_S` after a signal, a thread writes the records and ends the
-process. The C library passes it the number of each signal, because the main thread may never run a handler again.
-
 Under a worker, a signal (or the end of the worker) means that the machine is needed for something else. The run then
 returns to the queue instead of being marked stopped.
 """
 
 import os
-import select
 import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from app.jobs.env_calls import EnvCalls
 from emtc_core.control import Command, Control, Question, StopRequested
 from storage.engine import Database
 from storage.runs.changes import finish_run
@@ -32,15 +27,8 @@ LEAVE_SIGNAL = getattr(signal, "SIGUSR1", signal.SIGTERM)
 """What a worker sends to its trainers. Windows has no SIGUSR1."""
 STOP_SIGNALS = tuple({signal.SIGTERM, signal.SIGINT, LEAVE_SIGNAL})
 _PARENT_POLL_S = 1.0
-ENV_LIMIT_S = 60.0
-"""Maximum duration of a call of an environment after a stop signal. The process ends then."""
-_SECOND_SIGNAL_LIMIT_S = 2.0
-"""The same after a second signal, which the main thread cannot handle in a call that does not run Python code."""
-_WATCH_POLL_S = 0.1
-_JOIN_TIMEOUT_S = 5.0
 _COUNTED = (signal.SIGTERM, signal.SIGINT)
 """Signals of which the second one ends the process."""
-_END_OF_SIGNALS = 0
 _STOPPING = "Stopping: the trainer writes a checkpoint. Press Ctrl-C again to end at once without one."
 
 
@@ -54,11 +42,6 @@ class StopSignals:
         self._n_stops = 0
         """Number of SIGTERM and SIGINT."""
         self._blocked: Callable[[], str | None] = lambda: None
-        self.env_calls = EnvCalls()
-        self.stuck_reason: str | None = None
-        """Why the episode in progress was discarded: the environment did not return. None if it did."""
-        self.on_stuck: Callable[[], None] = lambda: None
-        """Called in another thread if an environment does not return from a call. It ends the process."""
 
     @property
     def must_requeue(self) -> bool:
@@ -94,32 +77,6 @@ class StopSignals:
             reason = self._blocked()
             text = _STOPPING if reason is None else f"{_STOPPING} It is waiting to write records: {reason}"
             os.write(2, f"\n{text}\n".encode())  # unbuffered, because a handler may interrupt another write
-
-    def watch_env_calls(self, received: int) -> None:
-        """End the process if a call of an environment does not return after a stop signal.
-
-        Args:
-            received: File descriptor from which the numbers of the received signals are read.
-        """
-        n_signals, n_stops, call, since = 0, 0, None, 0.0
-        while True:
-            if select.select([received], [], [], _WATCH_POLL_S if n_signals else None)[0]:
-                number = os.read(received, 1)[0]
-                if number == _END_OF_SIGNALS:
-                    os.close(received)
-                    return
-                n_signals += number in STOP_SIGNALS
-                n_stops += number in _COUNTED
-            if self.env_calls.running != call:
-                call, since = self.env_calls.running, time.monotonic()
-            limit_s = _SECOND_SIGNAL_LIMIT_S if n_stops > 1 else ENV_LIMIT_S
-            if n_signals and call is not None and time.monotonic() - since > limit_s:
-                self._is_requested = True  # the main thread may not have run `on_signal`
-                self.stuck_reason = (
-                    f"The environment did not return from {call.name} after the stop. "
-                    "The episode in progress was discarded."
-                )
-                self.on_stuck()
 
     def as_control(self, inner: Control, *, blocked: Callable[[], str | None] = lambda: None) -> Control:
         """Wrap a control, so that a signal is a stop command from now on.
@@ -158,44 +115,10 @@ def stop_signals(*, worker: int | None = None) -> Generator[StopSignals]:
         worker: Process id of the worker that started this process, if any.
     """
     signals = StopSignals(worker=worker)
-    can_watch = os.name == "posix"  # Windows cannot wait for a pipe
-    watcher: threading.Thread | None = None
-    try:
-        with (
-            handle_signals(STOP_SIGNALS, signals.on_signal),
-            _signal_numbers() if can_watch else nullcontext() as received,
-        ):
-            if received is not None:
-                watcher = threading.Thread(
-                    target=signals.watch_env_calls, args=(received,), daemon=True, name="env-watch"
-                )
-                watcher.start()
-            if worker is not None:
-                threading.Thread(target=_watch_worker, args=(worker,), daemon=True, name="worker-watch").start()
-            yield signals
-    finally:
-        if watcher is not None:
-            watcher.join(_JOIN_TIMEOUT_S)  # `on_stuck` keeps the database open
-
-
-@contextmanager
-def _signal_numbers() -> Generator[int]:
-    """Return a file descriptor from which the number of each received signal is read, and then _END_OF_SIGNALS."""
-    received, sent = os.pipe()
-    os.set_blocking(sent, False)
-    previous, process = signal.set_wakeup_fd(sent, warn_on_full_buffer=False), os.getpid()
-
-    def forget_in_child() -> None:
-        if os.getppid() == process:  # a signal to a worker of an environment is not for this trainer
-            signal.set_wakeup_fd(-1)
-
-    os.register_at_fork(after_in_child=forget_in_child)
-    try:
-        yield received
-    finally:
-        signal.set_wakeup_fd(previous)
-        os.write(sent, bytes([_END_OF_SIGNALS]))
-        os.close(sent)
+    with handle_signals(STOP_SIGNALS, signals.on_signal):
+        if worker is not None:
+            threading.Thread(target=_watch_worker, args=(worker,), daemon=True, name="worker-watch").start()
+        yield signals
 
 
 def record_stop(db: Database, run_id: str, token: str | None, signals: StopSignals) -> None:
@@ -208,7 +131,7 @@ def record_stop(db: Database, run_id: str, token: str | None, signals: StopSigna
         # a worker returns a run that has not started, unless it was killed
         return_to_queue(db, run_id, token=token, is_launcher=signals.has_lost_worker)
     else:
-        finish_run(db, run_id, "stopped", error=signals.stuck_reason, token=token)
+        finish_run(db, run_id, "stopped", token=token)
 
 
 def _watch_worker(worker: int) -> None:

@@ -4,7 +4,6 @@ It loads torch, so the command line imports it late.
 """
 
 import logging
-import os
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, nullcontext, suppress
@@ -15,7 +14,6 @@ from typing import Literal
 import torch
 
 from app.jobs.compilation import log_compilation
-from app.jobs.env_calls import EnvCalls
 from app.jobs.external_env import ExternalEnv, check_fits
 from app.jobs.launch import LOG_NAME
 from app.jobs.provenance import record_provenance
@@ -23,11 +21,9 @@ from app.jobs.signals import StopSignals, record_stop, stop_signals
 from emtc_core.active_clock import ACTIVE_CLOCK
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.config.run import RunConfig
-from emtc_core.config.train import EnvConfig
 from emtc_core.control import Control, StopRequested
 from emtc_core.devices import choose_device
-from emtc_core.envs.base import VectorEnv
-from emtc_core.envs.registry import check_trusted, is_external, make_env
+from emtc_core.envs.registry import describe_env, is_external, make_env
 from emtc_core.errors import CheckpointError, EmtcError, RunInterruptedError, RunStateError, StorageError
 from emtc_core.plugins import describe_failure, find_failed_plugin, get_plugin
 from emtc_core.threads import choose_threads, configure_threads
@@ -158,7 +154,6 @@ def _mark_started(database: Database, run_id: str, token: str) -> tuple[RunConfi
         threads = choose_threads("auto", may_use_all=row.sweep_id is None, n_other_threads=config.uses_intrinsic_reward)
         stored = {**row.config, "train": {**row.config["train"], "threads": threads}}
         config = config_from_stored(stored)
-    check_trusted(config.env)  # the stored configuration names the module that is imported
     _load_plugins(run_id, config)
     device = choose_device(config.train.device)
     configure_threads()
@@ -186,9 +181,8 @@ def _train(
         _open_recorder(database, run_id, token) as recorder,
     ):
         checkpoint = retry_transient(database, lambda: _load_checkpoint(database, run_id, store)) if resume else None
-        signals.on_stuck = partial(_end_at_once, database, run_id, token, signals, recorder)
         stoppable = signals.as_control(control, blocked=lambda: recorder.blocked)
-        trainer = _make_trainer(config, recorder, stoppable, store, device, on_progress, signals.env_calls)
+        trainer = _make_trainer(config, recorder, stoppable, store, device, on_progress)
         retry_transient(database, lambda: record_provenance(database, run_id, config.env, device=device, token=token))
         for line in trainer.memory_plan.describe():
             announce(line)
@@ -251,42 +245,24 @@ def _make_trainer(
     store: CheckpointStore,
     device: torch.device,
     on_progress: Callable[[int], None],
-    env_calls: EnvCalls,
 ) -> Trainer:
-    def make(env: EnvConfig, n_envs: int) -> VectorEnv:
-        return env_calls.watch(env_calls.run("its start", make_env, env, n_envs=n_envs))
-
-    def make_for_training() -> VectorEnv:
-        env = env_calls.run("its start", make_env, config.env, n_envs=config.train.n_envs)
-        if is_external(config.env):
-            check_fits(config, env.info)
-            env = ExternalEnv(env, config)
-        return env_calls.watch(env)
-
-    shifted, n_eval_envs = (
-        make_robust_env_config(config.env, config.eval),
-        min(config.eval.episodes, config.train.n_envs),
-    )
+    env = make_env(config.env, n_envs=config.train.n_envs)
+    if is_external(config.env):
+        check_fits(config, env.info)
+        env = ExternalEnv(env, describe_env(config.env))
+    n_eval_envs = min(config.eval.episodes, config.train.n_envs)
+    shifted = make_robust_env_config(config.env, config.eval)
     return Trainer(
         config,
-        env=make_for_training(),
-        eval_env=make(config.env, n_eval_envs),
-        robust_env=make(shifted, n_eval_envs) if shifted else None,
+        env=env,
+        eval_env=make_env(config.env, n_envs=n_eval_envs),
+        robust_env=make_env(shifted, n_envs=n_eval_envs) if shifted else None,
         recorder=recorder,
         control=control,
         checkpoints=store,
         device=device,
         on_progress=on_progress,
     )
-
-
-def _end_at_once(database: Database, run_id: str, token: str, signals: StopSignals, recorder: DatabaseRecorder) -> None:
-    """Write all records and the end of a run, and end this process: its main thread does not return."""
-    try:
-        recorder.flush()
-        _record_end(database, run_id, "stopped", token, signals)
-    finally:
-        os._exit(1)
 
 
 def _write_traceback(folder: Path, *, in_log: bool) -> None:

@@ -10,7 +10,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -153,6 +153,7 @@ def run_sweep_on_ray(
     leave: LeaveRequest,
     announce: Callable[[str], None],
     on_progress: Callable[[Sweep], None] = lambda sweep: None,
+    env_modules: Collection[str] = (),
 ) -> Sweep:
     """Keep up to `jobs` workers running on a cluster until the runs of a sweep have ended or it is stopped.
 
@@ -165,6 +166,7 @@ def run_sweep_on_ray(
         leave: Ends the loop when it is set. The workers give their runs back then.
         announce: Called with messages for the user.
         on_progress: Called with the sweep after each poll.
+        env_modules: Modules of environments that the workers may import.
 
     Returns:
         The sweep at the end.
@@ -174,7 +176,7 @@ def run_sweep_on_ray(
         ClusterError: If MAX_FAILURES tasks fail and no run finishes meanwhile.
         KeyboardInterrupt: On a second signal.
     """
-    tasks = _TaskPool(ray, cluster, db, sweep_id, jobs=jobs, announce=announce)
+    tasks = _TaskPool(ray, cluster, db, sweep_id, jobs=jobs, announce=announce, env_modules=env_modules)
     heartbeat_at = -math.inf
     try:
         while True:
@@ -200,7 +202,15 @@ class _TaskPool:
     """The Ray tasks of one sweep, each with one worker. Ray queues a task until a node has free resources."""
 
     def __init__(
-        self, ray: Any, cluster: Cluster, db: Database, sweep_id: str, *, jobs: int, announce: Callable[[str], None]
+        self,
+        ray: Any,
+        cluster: Cluster,
+        db: Database,
+        sweep_id: str,
+        *,
+        jobs: int,
+        announce: Callable[[str], None],
+        env_modules: Collection[str],
     ) -> None:
         self._ray, self._db, self._sweep_id, self._jobs, self._announce = ray, db, sweep_id, jobs, announce
         # No retries by Ray: they would hide failures, and Ray does not know which runs the database still has to do.
@@ -211,7 +221,12 @@ class _TaskPool:
             "scheduling_strategy": "SPREAD",
         }
         self._task = ray.remote(**options)(run_worker)
-        self._arguments = {"at_most": jobs, "gpus": cluster.gpus, "variables": list_passed_variables()}
+        self._arguments = {
+            "at_most": jobs,
+            "gpus": cluster.gpus,
+            "variables": list_passed_variables(),
+            "env_modules": sorted(env_modules),
+        }
         self._claimer = RunClaimer(db)
         self._tasks: list[Any] = []
         self._messages: set[str] = set()

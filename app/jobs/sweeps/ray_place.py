@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +44,15 @@ def list_passed_variables() -> dict[str, str]:
     return {FOLDER_VARIABLE: str(get_user_folder()), **files}
 
 
-def run_worker(url: str, sweep_id: str, *, at_most: int, gpus: float, variables: Mapping[str, str]) -> WorkerExit:
+def run_worker(
+    url: str,
+    sweep_id: str,
+    *,
+    at_most: int,
+    gpus: float,
+    variables: Mapping[str, str],
+    env_modules: Sequence[str],
+) -> WorkerExit:
     """Run a worker that trains runs of one sweep until it finds none.
 
     Args:
@@ -53,11 +61,13 @@ def run_worker(url: str, sweep_id: str, *, at_most: int, gpus: float, variables:
         at_most: Number of runs of the sweep that may train at once, on all nodes together.
         gpus: Number of GPUs that Ray has reserved for this task.
         variables: Environment variables of the driver. Variables that the node sets itself take precedence.
+        env_modules: Modules of environments that the worker may import.
 
     Raises:
         KeyboardInterrupt: If Ray cancels the task. Before, the worker has put its run back into the queue.
     """
     command = [sys.executable, "-m", "app.cli.main", "worker", "--once", "--sweep", sweep_id, "--at-most", str(at_most)]
+    command += [word for module in env_modules for word in ("--env-module", module)]
     with tempfile.TemporaryFile() as log:
         shell = subprocess.Popen(
             ["sh", "-c", _SHELL, "sh", *command],
