@@ -9,7 +9,6 @@ from types import ModuleType
 import pytest
 
 from emtc_core.envs.registry import get_adapter
-from emtc_core.envs.zoo.examples import list_missing_packages
 
 
 def require(component: str, available: bool, reason: str) -> None:
@@ -31,12 +30,6 @@ def require_env(name: str) -> None:
     """Require what an environment runs with."""
     reason = get_adapter(name).find_unavailable_reason()
     require(name, not reason, reason)
-
-
-def require_game(map: str) -> None:
-    """Require the packages of a wrapped game of PettingZoo."""
-    missing = list_missing_packages(map)
-    require("zoo", not missing, f"the extra `zoo` is not installed: {', '.join(missing)}")
 
 
 def require_latex() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from app.analysis.format import format_number
 from app.analysis.quantities import name_outcome
 from emtc_core.envs.registry import make_scene
-from emtc_core.envs.scene import Scene, empty_scene, is_picture
+from emtc_core.envs.scene import Scene, empty_scene
 from emtc_core.errors import EmtcError
 from storage.models import MAX_PLAYBACKS
 from storage.queries.episodes import Trajectory
@@ -70,8 +70,6 @@ def find_fault(scene: Scene, frames: int) -> str | None:
         return f"reach has shape {scene.reach.shape} instead of {(units,)}"
     if scene.carrier is not None and (scene.carrier.shape != (frames,) or (scene.carrier >= units).any()):
         return f"carrier must have shape {(frames,)} and indices of units"
-    if scene.picture and (scene.values is None or not is_picture(scene.picture, scene.values)):
-        return f"its values do not contain a picture of {scene.picture}"
     if not all(np.isfinite(values).all() for values in (scene.position, scene.health, scene.shield, scene.radius)):
         return "a position, health, shield or radius is not finite"
     if not np.isin(scene.team, (0, 1, 2)).all():

@@ -20,7 +20,7 @@ from storage.runs.rows import RunRow, format_seed, imported_label
 
 LIBRARIES = (
     *("torch", "numpy", "numba", "scipy", "scikit-learn", "sqlalchemy", "faiss-gpu-cu12"),
-    *("gfootball", "jaxmarl", "jax", "smac", "smacv2", "pettingzoo", "mpe2", "gymnasium"),
+    *("gfootball", "jaxmarl", "jax", "smac", "smacv2", "pettingzoo", "gymnasium"),
 )
 
 

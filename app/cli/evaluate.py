@@ -9,8 +9,6 @@ from app.analysis.format import format_percent
 from app.analysis.intervals import compute_score_interval
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, Where, print_json, print_message
 from app.cli.runs import choose_run
-from emtc_core.config.resolve import parse_overrides
-from emtc_core.envs.trust import allow
 from emtc_core.kernel_cache import check_kernel_cache
 from storage.engine import check_not_read_only, open_database
 
@@ -44,9 +42,6 @@ def evaluate(
     check_kernel_cache()
     database = open_database(db, create=False)
     run_id = choose_run(database, run, where).id
-    map_name = parse_overrides(set or ()).get("env.map")
-    if isinstance(map_name, str) and ":" in map_name:  # the user has typed module:factory, so it may be imported
-        allow(map_name)
     from app.jobs.policies import evaluate_policy
 
     evaluation = evaluate_policy(

@@ -6,10 +6,7 @@ checks the contract of a plug-in.
 """
 
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,8 +14,7 @@ import typer
 from app.cli.output import AsJson, print_json, print_message, print_rows, print_table, printable
 from app.jobs.doctor import run_checks
 from emtc_core.envs.registry import get_adapter, list_envs
-from emtc_core.envs.smac import game_link
-from emtc_core.envs.smac.setup import GAME_HELP, InstallTask, list_tasks
+from emtc_core.envs.smac.setup import install
 from emtc_core.errors import ConfigError, EnvUnavailableError, PluginError
 from emtc_core.plugins import KINDS, list_failures, list_plugins, make_missing_fault
 
@@ -48,46 +44,21 @@ def setup() -> None:
 
 
 @app.command()
-def smac(
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation")] = False,
-    python: Annotated[str, typer.Option(metavar="PYTHON", help="Interpreter of the virtual environment")] = "",
-    source: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="FOLDER", help="Folder with wheels and SMAC_Maps.zip; nothing is downloaded"),
-    ] = None,
-    json: AsJson = False,
-) -> int:
-    """Install SMAC and SMACv2 without the game: a separate virtual environment, the packages and the maps.
-
-    Installed parts are kept, so the command can be repeated. For a machine without a network: on another machine, run
-    pip wheel -w FOLDER with the listed packages, put the archive of the maps into FOLDER, and use --from FOLDER.
-    """
-    if source is not None and not source.is_dir():
-        raise ConfigError("must be a folder", key="--from", value=str(source))
+def smac() -> int:
+    """Install SMAC and SMACv2 without the game: a separate virtual environment (350 MB), the packages and the maps."""
     if sys.platform == "win32":
         raise ConfigError("StarCraft II's game worker needs Linux or macOS")
-    tasks = list_tasks(python or sys.executable, source.absolute() if source else None)
-    _confirm(tasks, yes=yes)
     try:
-        with _setup_lock() if tasks else nullcontext():
-            for task in tasks:
-                print_message(f"{task.name} …")
-                for line in task.run():
-                    print_message(line)
+        install(print_message)
     except EnvUnavailableError as error:
         print_message(str(error))
         return 1
-    missing = {name: get_adapter(name).find_unavailable_reason() for name in ("smac", "smacv2")}
-    if json:
-        print_json({"done": [task.name for task in tasks], "missing": missing})
-    reasons = list(dict.fromkeys(filter(None, missing.values())))
-    for reason in reasons:
+    reasons = filter(None, (get_adapter(name).find_unavailable_reason() for name in ("smac", "smacv2")))
+    if reason := next(reasons, ""):
         print_message(reason[0].upper() + reason[1:])
-    if game_link.find_game_obstacle() in reasons:
-        print_message(GAME_HELP.format(folder=game_link.game_folder()))
-    if not reasons:
-        print_message("SMAC can be used: emtc train --env smac --map 3m, or --env smacv2 --map terran_5_vs_5")
-    return 1 if reasons else 0
+        return 1
+    print_message("SMAC can be used: emtc train --env smac --map 3m, or --env smacv2 --map terran_5_vs_5")
+    return 0
 
 
 @check_app.callback()
@@ -124,37 +95,6 @@ def plugin(
             mark, fault = ("ok", "") if row["holds"] else ("BROKEN", f": {row['fault']}")
             typer.echo(printable(f"{mark:6} {row['kind']} {row['plugin']}: {row['rule']}{fault}"))
     return 0 if all(row["holds"] for row in rows) else 1
-
-
-def _confirm(tasks: list[InstallTask], *, yes: bool) -> None:
-    """Print the tasks and ask for confirmation."""
-    for task in tasks:
-        print_message(f"{task.name}: {task.description}")
-    if not tasks or yes:
-        return
-    if not sys.stdin.isatty():
-        raise ConfigError("Nothing was done, because stdin is not a terminal", hint="Confirm with --yes")
-    typer.confirm("Continue?", abort=True, err=True)
-
-
-@contextmanager
-def _setup_lock() -> Generator[None]:
-    """Lock the folder of the SMAC installation, so that only one setup runs at a time."""
-    import fcntl  # not available on Windows, where the game worker does not run either
-
-    home = game_link.home()
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        lock = (home / "setup.lock").open("w")
-    except OSError as error:
-        hint = "Set XDG_DATA_HOME to another folder."
-        raise ConfigError(f"{home} cannot be written: {error.strerror}", hint=hint) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigError("Another emtc setup smac is running", hint="Wait until it has ended.") from error
-        yield
 
 
 def _list_plugins(*, json: bool) -> int:

@@ -105,7 +105,7 @@ def sweep(
         plan = _read_stored_plan(open_database(db, create=False), file, has_other_options=has_other_options)
         cluster = _choose_cluster(plan, engine, address, cpus_per_run, gpus_per_run)
         with connect(cluster, db) if cluster else nullcontext() as ray:
-            return _run(open_database(db), plan.id, at_once, ray=ray, cluster=cluster, json=json)
+            return _run(open_database(db), plan, at_once, ray=ray, cluster=cluster, json=json)
     plan = make_plan(change_settings(find_sweep_file(file), set or (), steps=steps))
     selected_seeds = None if seeds is None else parse_seeds(seeds, plan)
     cluster = _choose_cluster(plan, engine, address, cpus_per_run, gpus_per_run)
@@ -126,7 +126,7 @@ def sweep(
         if detach or only_queue:
             return _start_in_background(database, plan, queued, at_once, cluster=cluster, detach=detach, json=json)
         print_message(_describe_start(plan, queued, at_once, queue=queue))
-        return _run(database, plan.id, at_once, ray=ray, cluster=cluster, trains=not queue, json=json)
+        return _run(database, plan, at_once, ray=ray, cluster=cluster, trains=not queue, json=json)
 
 
 def _read_stored_plan(database: Database, sweep_id: str, *, has_other_options: bool) -> Plan:
@@ -203,7 +203,7 @@ def _start_in_background(
 
 def _run(
     database: Database,
-    sweep_id: str,
+    plan: Plan,
     jobs: int,
     *,
     ray: Any,
@@ -212,6 +212,7 @@ def _run(
     json: bool,
 ) -> int:
     check_not_read_only("train runs")
+    sweep_id, env_modules = plan.id, plan.env_modules
     try:
         with handle_leave_signals() as leave, _progress_bar() as on_progress:
             if cluster:
@@ -224,9 +225,18 @@ def _run(
                     leave=leave,
                     announce=print_message,
                     on_progress=on_progress,
+                    env_modules=env_modules,
                 )
             else:
-                ended = _run_here(database, sweep_id, jobs, trains=trains, leave=leave, on_progress=on_progress)
+                ended = _run_here(
+                    database,
+                    sweep_id,
+                    jobs,
+                    trains=trains,
+                    leave=leave,
+                    on_progress=on_progress,
+                    env_modules=env_modules,
+                )
     except KeyboardInterrupt:
         print_message("Ended immediately. The same command resumes the runs from their last checkpoints.")
         return 1
@@ -264,6 +274,7 @@ def _run_here(
     trains: bool,
     leave: LeaveRequest,
     on_progress: Callable[[Sweep], None],
+    env_modules: Collection[str],
 ) -> Sweep:
     """Run the worker loop for a sweep or a search. Without `trains`, only workers train its runs."""
     from app.jobs.sweeps.search import open_search  # loads the analysis of curves
@@ -280,6 +291,7 @@ def _run_here(
             update_search=search.update if search else None,
             on_progress=on_progress,
             lowers_priority=True,
+            env_modules=env_modules,
         )
         ended = loop.run_sweep(sweep_id)
         if search and not leave.is_requested:
@@ -390,6 +402,10 @@ def worker(
     at_most: Annotated[
         int | None, typer.Option(min=1, help="Wait while this number of runs of the sweep are being trained")
     ] = None,
+    env_module: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Also train runs whose map is NAME:factory; NAME is imported; repeatable"),
+    ] = None,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> int:
@@ -411,6 +427,7 @@ def worker(
                 announce=print_message,
                 sweep_id=get_sweep(database, sweep).id if sweep else None,
                 at_most=at_most or NO_LIMIT,
+                env_modules=env_module or (),
             )
             done = loop.run(once=once)
         except KeyboardInterrupt:

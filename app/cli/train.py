@@ -1,7 +1,6 @@
 """`emtc train`, `emtc resume`, and `emtc train-worker`, which trains detached runs."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -34,11 +33,9 @@ from app.jobs.resume import (
 )
 from app.jobs.signals import StopSignals, stop_signals
 from app.jobs.train_process import mark_stopped, train_detached, train_with_signals
-from emtc_core.config.resolve import describe_fields, parse_overrides, resolve
-from emtc_core.config.run import RunConfig
+from emtc_core.config.resolve import describe_fields, resolve
 from emtc_core.control import StopRequested
-from emtc_core.envs.registry import IMPORTED_BY_MAP, get_default_map
-from emtc_core.envs.trust import allow
+from emtc_core.envs.registry import get_default_map
 from emtc_core.errors import EmtcError
 from emtc_core.plugins import describe_failure
 from storage.engine import Database, open_database
@@ -83,7 +80,6 @@ def train(
         overrides=list(set or []),
         find_default_map=get_default_map,
     )
-    _allow_typed(run_config, map, set or ())
     check_startable(run_config)
     database = open_database(db)
     if message := describe_files_folder(database):
@@ -105,13 +101,6 @@ def train(
             token=token,
         )
         return _train_in_foreground(database, run_id, token, signals, resume=False, json=json)
-
-
-def _allow_typed(config: RunConfig, map: str | None, overrides: Sequence[str]) -> None:
-    """Allow the import of a map's module if the user has typed the map. In a file it needs the machine's permission."""
-    typed = {map, parse_overrides(overrides).get("env.map")}
-    if config.env.name in IMPORTED_BY_MAP and config.env.map in typed:
-        allow(config.env.map)
 
 
 def resume(

@@ -22,7 +22,7 @@ from app.analysis.provenance import library_versions
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.envs.registry import check_available, check_importable, check_trusted, get_env_info
+from emtc_core.envs.registry import check_available, check_importable, get_env_info
 from emtc_core.errors import EmtcError, RunStateError, StorageError, make_cuda_error
 from emtc_core.kernel_cache import check_kernel_cache
 from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
@@ -78,15 +78,13 @@ def check_startable(config: RunConfig) -> None:
     """Check that this machine can run a configuration, before anything is created.
 
     Raises:
-        EnvUnavailableError: If the environment or its module is missing, or its module is not on the user's list of
-            trusted modules.
+        EnvUnavailableError: If the environment or its module is missing. The module is not imported here.
         StorageError: If EMTC_FILES is not a folder that can be written.
         ConfigError: If CUDA is required and not available, or compiled kernels cannot be stored.
     """
     check_files_folder()
     check_kernel_cache()
     check_available(config.env)
-    check_trusted(config.env)
     check_importable(config.env)
     for key in ("device", "replay_device"):
         if getattr(config.train, key) == "cuda" and not _has_cuda():

@@ -20,7 +20,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.config.train import EnvConfig
 from emtc_core.devices import choose_device
 from emtc_core.envs.base import EnvInfo
-from emtc_core.envs.registry import check_available, check_trusted, get_env_info, make_env
+from emtc_core.envs.registry import check_available, check_importable, get_env_info, make_env
 from emtc_core.errors import CheckpointError, ConfigError, EnvUnavailableError, Fault, describe_error
 from emtc_core.learner.policy import Policy, ScriptedPolicy, write_script
 from emtc_core.recorder import EvaluationRecord
@@ -99,8 +99,8 @@ def read_config(row: RunRow) -> RunConfig:
     check_not_imported(row, "be played")
     try:
         config = config_from_stored(row.config)
-        check_trusted(config.env)
         check_available(config.env)
+        check_importable(config.env)
     except (ConfigError, EnvUnavailableError) as exc:
         raise ConfigError(
             "cannot be played here", key=f"run {row.id} ({row.algo} on {row.map})", hint=describe_error(exc)[0]
@@ -272,7 +272,7 @@ def _override_env(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
         raise ConfigError(*(Fault(key, rule=rule) for key in keys))
     changed = apply_overrides(config, overrides)
     check_available(changed.env)
-    check_trusted(changed.env)
+    check_importable(changed.env)
     return changed
 
 

@@ -27,7 +27,7 @@ from emtc_core.config.train import EnvConfig
 from emtc_core.control import Control, StopRequested
 from emtc_core.devices import choose_device
 from emtc_core.envs.base import VectorEnv
-from emtc_core.envs.registry import check_trusted, is_external, make_env
+from emtc_core.envs.registry import describe_env, is_external, make_env
 from emtc_core.errors import CheckpointError, EmtcError, RunInterruptedError, RunStateError, StorageError
 from emtc_core.plugins import describe_failure, find_failed_plugin, get_plugin
 from emtc_core.threads import choose_threads, configure_threads
@@ -158,7 +158,6 @@ def _mark_started(database: Database, run_id: str, token: str) -> tuple[RunConfi
         threads = choose_threads("auto", may_use_all=row.sweep_id is None, n_other_threads=config.uses_intrinsic_reward)
         stored = {**row.config, "train": {**row.config["train"], "threads": threads}}
         config = config_from_stored(stored)
-    check_trusted(config.env)  # the stored configuration names the module that is imported
     _load_plugins(run_id, config)
     device = choose_device(config.train.device)
     configure_threads()
@@ -256,7 +255,7 @@ def _make_trainer(
         env = env_calls.run("its start", make_env, config.env, n_envs=config.train.n_envs)
         if is_external(config.env):
             check_fits(config, env.info)
-            env = ExternalEnv(env, config)
+            env = ExternalEnv(env, describe_env(config.env))
         return env_calls.watch(env)
 
     shifted, n_eval_envs = (

@@ -21,7 +21,6 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.text import Text
-from numpy.typing import NDArray
 from PIL import Image
 
 from app.figures.kinds.chart import Chart, Panel
@@ -36,7 +35,6 @@ from app.replay.replay import (
     EpisodeView,
     count_actions,
     join_values,
-    quantize_picture,
     quantize_values,
     style_actions,
 )
@@ -117,8 +115,6 @@ class EpisodeFigure:
                 scene, bounds = fields[number]
                 self._parts.append(FieldArtist(ax, scene, bounds, size_px, has_rings=bool(has_damage)))
                 self._write_legend(side, scene, left, _HEADER_HEIGHT + field_height, has_rings=bool(has_damage))
-            elif side.scene.picture and side.scene.values is not None:
-                self._parts.append(_Picture(ax, side.scene.values, side.scene.picture))
             else:
                 self._parts.append(_Strip(ax, side))
         self._clock = self._grid.write(width - _MARGIN, 0.2, "", align="right")
@@ -293,21 +289,8 @@ class _InchGrid:
         return self._figure.text(x, y, text, fontsize=size, ha=align, va="baseline", fontweight=weight, color=color)
 
 
-class _Picture:
-    """The state drawn as a picture, for environments whose state begins with one."""
-
-    def __init__(self, ax: Axes, values: NDArray[np.float32], size: tuple[int, ...]) -> None:
-        self._pixels = quantize_picture(values, size)
-        ax.set(xticks=[], yticks=[])
-        self._image = ax.imshow(self._pixels[0], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-        self.moving: list[Artist] = [self._image]
-
-    def move(self, frame: float) -> None:
-        self._image.set_data(self._pixels[min(int(frame), len(self._pixels) - 1)])
-
-
 class _Strip:
-    """The entries of the state over time with a cursor, for states that cannot be drawn as units or a picture."""
+    """The entries of the state over time with a cursor, for states that cannot be drawn as units."""
 
     def __init__(self, ax: Axes, side: EpisodeView) -> None:
         values = side.scene.values

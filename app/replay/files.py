@@ -49,7 +49,7 @@ def make_page(sides: Sequence[EpisodeView], *, start: int = 0, sources: Sequence
     """
     title = replace_unprintable(" compared with ".join(side.title for side in sides)) or "Replay"
     payload = base64.b64encode(make_payload(sides, start=start)).decode()
-    notes = dict.fromkeys(side.scene.note for side in sides if side.has_no_drawing and side.scene.note)
+    notes = dict.fromkeys(side.scene.note for side in sides if not side.has_units and side.scene.note)
     note_html = "\n".join(f"<p>{escape(replace_unprintable(note))}</p>" for note in notes)
     script = f"{read_script('field.js', 'replay.js')}\n{_START_SCRIPT}".replace("</", "<\\/")
     return f"""<!doctype html>

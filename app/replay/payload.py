@@ -12,7 +12,7 @@ from app.figures.kinds.chart import Chart, Panel
 from app.figures.named.trajectories import NAMES
 from app.figures.theme import AGENTS, NEUTRAL, OPPONENTS, VIRIDIS
 from app.replay.layout import lay_out_fields
-from app.replay.replay import EpisodeView, count_actions, join_values, quantize_picture, quantize_values, style_actions
+from app.replay.replay import EpisodeView, count_actions, join_values, quantize_values, style_actions
 from emtc_core.envs.scene import Scene, find_passes
 
 TEAMS = (("agents", AGENTS), ("opponents", OPPONENTS), ("neutral", NEUTRAL))
@@ -170,8 +170,6 @@ def _pack_side(
     if values is not None:
         side_arrays["values"] = np.asarray(values, np.float32)
         side_arrays["levels"] = quantize_values(values)
-        if scene.picture:
-            side_arrays["pixels"] = quantize_picture(values, scene.picture)
     if side.actions is not None:
         side_arrays["action"] = side.actions.astype(np.int32)
     arrays |= {f"{number}-{name}": array for name, array in side_arrays.items()}
@@ -186,7 +184,6 @@ def _pack_side(
         "labels": label_units(scene),
         "cells": list(scene.walkable.shape) if scene.walkable is not None else None,
         "note": describe_field(scene, has_rings=has_rings),
-        "picture": list(scene.picture) if "pixels" in side_arrays else None,
         "entries": [] if values is None else name_entries(scene),
         "actions": [vars(style) for style in style_actions(side.action_names, count_actions(side))],
         "agents": 0 if side.actions is None else side.actions.shape[1],

@@ -4,7 +4,6 @@
 database.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -63,13 +62,8 @@ class EpisodeView:
 
     @property
     def has_units(self) -> bool:
-        """Whether the scene has units, which are drawn on a field."""
+        """Whether the scene has units, which are drawn on a field. Without them, its note explains why."""
         return bool(self.scene.position.size)
-
-    @property
-    def has_no_drawing(self) -> bool:
-        """Whether neither a field nor a picture can be drawn. The scene's note explains why."""
-        return not self.has_units and not self.scene.picture
 
 
 @dataclass(frozen=True)
@@ -199,24 +193,6 @@ def quantize_values(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     span = np.where(changes, high - low, 1.0)
     fraction = (np.where(is_finite, wide, 0.0) - np.where(changes, low, 0.0)) / span
     return np.where(is_finite & changes, np.rint(np.clip(fraction, 0, 1) * 254), MISSING).astype(np.uint8)
-
-
-def quantize_picture(values: NDArray[np.float32], size: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Scale the picture at the beginning of each state to its range over the episode, each color separately.
-
-    Args:
-        values: States, [T, S].
-        size: Shape of the picture, (H, W) or (H, W, 3).
-
-    Returns:
-        Levels 0 to 255, [T, H, W] or [T, H, W, 3]. 0 (black) is the minimum of the values and 0.
-    """
-    finite = np.nan_to_num(np.asarray(values[:, : math.prod(size)], np.float64), posinf=0.0, neginf=0.0)
-    pictures = finite.reshape(len(values), *size)
-    axes = (0, 1, 2)
-    low, high = pictures.min(axis=axes, initial=0.0), pictures.max(axis=axes, initial=0.0)
-    fraction = (pictures - low) / np.where(high > low, high - low, 1.0)
-    return np.rint(fraction * 255).astype(np.uint8)
 
 
 def _group_action(name: str) -> str:

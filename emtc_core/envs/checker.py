@@ -56,6 +56,25 @@ def check_env(env: VectorEnv, *, steps: int = 200, seed: int = 0, reproducible: 
     return list(check.faults)
 
 
+def list_observation_faults(info: EnvInfo, n_envs: int, observation: Observation) -> list[str]:
+    """List the rules of `VectorEnv` that the sizes or the arrays of one observation break.
+
+    Source: `VectorEnv`.
+
+    Args:
+        info: Sizes and bounds of the environment.
+        n_envs: Number of copies, B.
+        observation: An observation after a reset or a step.
+
+    Returns:
+        One sentence per broken rule; empty if there is none.
+    """
+    check = _Check(info, n_envs)
+    check.check_info()
+    check.check_arrays(observation)
+    return list(check.faults)
+
+
 @dataclass
 class _Check:
     """Rules for observations. Each broken rule is recorded once, in `faults`."""

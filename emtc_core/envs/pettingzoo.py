@@ -1,8 +1,8 @@
-"""Parallel environments of PettingZoo, and those that a user has written: `--env pettingzoo --map module:factory`.
+"""Parallel environments of PettingZoo, by import path: `--env pettingzoo --map module:factory`.
 
-Description: a map is a wrapped game of `zoo.examples`, or `module:factory`: a callable without arguments that
-    returns a `ParallelEnv`. Modules in the current folder are found too (`plugins.get_user_folder`). The agents are
-    `possible_agents`, in that order, during the whole episode.
+Description: a map is `module:factory`, the import path of a callable without arguments that returns a `ParallelEnv`.
+    Modules in the current folder are found too (`plugins.get_user_folder`). The agents are `possible_agents`, in that
+    order, during the whole episode.
 Actions: discrete spaces. All agents get the largest number of actions; the additional ones are never available. A mask
     is read from the observation (`{"observation": …, "action_mask": …}`) or from the agent's info.
 Observations: each agent's space, flattened (a category becomes one-hot) and padded with zeros to the largest one.
@@ -12,13 +12,11 @@ Rewards: the mean of all agents' rewards, or their sum (`env.pettingzoo.team_rew
 Episode end: when no agent is left. It is terminated if the game terminated any of the last agents, else truncated.
     It is also truncated after `env.pettingzoo.episode_limit` steps. An agent that left earlier observes zeros, and
     only action 0 is available to it. An episode is won if an agent's info has a true `won`, `is_success` or
-    `battle_won`. If no info ever has one of them (`reports_success`), use `memory.success = return_threshold`.
+    `battle_won`. If no info ever has one of them, use `memory.success = return_threshold`.
 Arguments: `env.pettingzoo.*` of the configuration.
 Differences from the original: the reward bounds are unknown.
-Replays: a module can draw replays with a function `make_scene(states) -> Scene`. The module is imported for a replay
-    only if the environment variable `EMTC_ENV_MODULES` lists it (`envs.trust`), because the map of a stored run may
-    come from another user. Without that function the replay shows the state values. The module can name them with
-    `STATE_NAMES` (one per value), or declare `STATE_PICTURE = (height, width)` or `(height, width, 3)`.
+Replays: the state values, without a picture. The module is not imported for a replay, because the map of a stored run
+    may come from another user.
 """
 
 import math
@@ -42,10 +40,7 @@ from emtc_core.envs.base import (
     check_was_reset,
     copy_observation,
 )
-from emtc_core.envs.scene import Scene, empty_scene, is_picture
-from emtc_core.envs.trust import describe_unlisted, is_allowed
-from emtc_core.envs.zoo import examples
-from emtc_core.envs.zoo.examples import EXAMPLES
+from emtc_core.envs.scene import Scene, empty_scene
 from emtc_core.errors import EnvDataError, EnvUnavailableError
 from emtc_core.install import get_install_command
 from emtc_core.plugins import has_user_module, import_user_module
@@ -56,13 +51,12 @@ if TYPE_CHECKING:
 HOW_TO_GET = get_install_command("pettingzoo")
 PLACEHOLDER = "module:factory"
 """Represents all importable maps in the list of maps."""
-_WRAPPED = "emtc_core.envs.zoo.wrapped"
 _WON_KEYS = ("won", "is_success", "battle_won")
 
 
 def list_maps() -> list[str]:
-    """List the form of a user's map, and the wrapped games that are installed."""
-    return [PLACEHOLDER, *examples.list_installed()]
+    """List the form of a map."""
+    return [PLACEHOLDER]
 
 
 def find_unavailable_reason() -> str:
@@ -71,10 +65,8 @@ def find_unavailable_reason() -> str:
 
 
 def find_info(config: EnvConfig) -> EnvInfo | None:
-    """Return the sizes of a wrapped game; None for a user's game, whose sizes are known after it has been made."""
-    if config.map in EXAMPLES:
-        return examples.make_info(config)
-    _parse_map(config.map)  # raises if it is neither a wrapped game nor `module:factory`
+    """Check the form of the map and return None, because only a started environment has the sizes."""
+    _parse_map(config.map)
     return None
 
 
@@ -103,37 +95,24 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
 
 
 def check_module(map: str) -> None:
-    """Check that the packages of a wrapped game or the top-level module of a user's map are found, without an import.
+    """Check that the top-level module of a map is found, without an import.
 
     Raises:
-        EnvUnavailableError: If one is not found.
+        EnvUnavailableError: If it is not found.
     """
-    if map in EXAMPLES:
-        if packages := examples.list_missing_packages(map):
-            obstacle = f"{map} lacks {' and '.join(packages)}."
-            check_can_run("pettingzoo", obstacle, get_install_command(examples.EXTRA))
-        return
     module = _parse_map(map)[0].partition(".")[0]
     if not has_user_module(module):
         raise EnvUnavailableError(f"env.map names a module that cannot be imported: No module named {module!r}.")
 
 
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
-    """Make the frames of one episode from its stored states.
-
-    A user's module is imported only if it is listed on this machine. If not, the scene has no units but a
-    note with the reason.
+    """Make a scene that shows the state values. The module of the map is not imported.
 
     Args:
-        map: Name of a wrapped game, or `module:factory`.
+        map: `module:factory`.
         states: [T, S] [state features]. Source: `Observation.state` of each step.
     """
-    if map in EXAMPLES:
-        return examples.make_scene(map, states)
-    _parse_map(map)  # raises if it is neither a wrapped game nor `module:factory`
-    if not is_allowed(map):
-        return empty_scene(map, states, describe_unlisted(map))
-    return _make_module_scene(map, states)
+    return empty_scene(map, states, "No picture for this environment.")
 
 
 class PettingZooEnv:
@@ -143,7 +122,7 @@ class PettingZooEnv:
         envs: The environments, all made by the same factory.
         map: Name of the map, for messages and scenes.
         config: Settings of the adapter.
-        draw: Function that makes the scene. None: the function of the wrapped game or of the user's module is used.
+        draw: Function that makes the scene of a plug-in. None: the scene shows the state values.
     """
 
     def __init__(
@@ -165,12 +144,6 @@ class PettingZooEnv:
         self._was_reset = False
         self._over = np.zeros(len(envs), bool)
         self._last: Observation = blank_observation(self.info, self.n_envs)
-        self._has_success_info = False
-
-    @property
-    def reports_success(self) -> bool:
-        """Whether any agent's info so far had an entry that reports success or failure."""
-        return self._has_success_info
 
     def reset(self, seed: int | None = None) -> Observation:
         """Reset every environment; copy b is seeded with `derive_seed(seed, "pettingzoo", b)`."""
@@ -183,7 +156,6 @@ class PettingZooEnv:
             observations, infos = env.reset(seed=env_seed)
             self._check_agents(env, observations)
             self._write_observations(b, env, observations, infos)
-            self._has_success_info |= any(map(_has_outcome, infos.values()))
         return copy_observation(self._last)
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
@@ -206,16 +178,12 @@ class PettingZooEnv:
         return copy_observation(self._last)
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
-        """Make the frames of one episode. The module is loaded already, so it is trusted.
+        """Make the frames of one episode.
 
         Args:
             states: [T, S] [state features]. Source: `Observation.state` of each step.
         """
-        if self._draw is not None:
-            return self._draw(states)
-        if self._map in EXAMPLES:
-            return examples.make_scene(self._map, states)
-        return _make_module_scene(self._map, states)
+        return make_scene(self._map, states) if self._draw is None else self._draw(states)
 
     def close(self) -> None:
         """Close every environment once."""
@@ -240,7 +208,6 @@ class PettingZooEnv:
         self._over[b] = last.terminated[b] | last.truncated[b]
         for name, value in _average_infos(infos).items():
             last.infos.setdefault(name, np.full(self.n_envs, np.nan, np.float32))[b] = value
-        self._has_success_info |= any(map(_has_outcome, infos.values()))
         last.won[b] = self._over[b] and any(map(_is_won, infos.values()))
 
     def _check_agents(self, env: "ParallelEnv[Any, Any, Any]", observations: Mapping[Any, Any]) -> None:
@@ -282,8 +249,8 @@ class _Spaces:
             space = env.action_space(agent)
             if not isinstance(space, spaces.Discrete):
                 raise EnvUnavailableError(
-                    f"{map} must have discrete actions, got {space} for {agent}. Select a finite set of actions with "
-                    "emtc_core.envs.zoo.wrapped.DiscreteActions."
+                    f"{map} must have discrete actions, got {space} for {agent}. Wrap it, so that each action is the "
+                    "number of one of its actions."
                 )
             self._first_action[agent], self._n_actions[agent] = int(space.start), int(space.n)
         self.n_actions = max(self._n_actions.values())
@@ -327,31 +294,15 @@ class _Spaces:
 
 
 def _parse_map(map: str) -> tuple[str, str]:
-    """Return module and factory of a map: those of a wrapped game, or the two parts of `module:factory`.
+    """Return the two parts of `module:factory`.
 
     Raises:
-        EnvUnavailableError: If the map does not have the form `module:factory`.
+        EnvUnavailableError: If the map does not have this form.
     """
-    if map in EXAMPLES:
-        return _WRAPPED, EXAMPLES[map].factory
     module, colon, factory = map.partition(":")
     if not (colon and factory.isidentifier() and all(part.isidentifier() for part in module.split("."))):
         raise EnvUnavailableError(f"env.map must have the form {PLACEHOLDER} for pettingzoo, got {map!r}.")
     return module, factory
-
-
-def _make_module_scene(map: str, states: NDArray[np.float32]) -> Scene:
-    """Make a scene with the module's `make_scene`; without that function, a scene that shows the state values."""
-    module = _load_module(map)
-    draw = getattr(module, "make_scene", None)
-    if draw is not None:
-        return draw(states)
-    note = "This environment cannot draw its states: its module has no make_scene(states)."
-    names: tuple[object, ...] = tuple(getattr(module, "STATE_NAMES", ()))
-    picture: tuple[int, ...] = tuple(getattr(module, "STATE_PICTURE", ()))
-    if is_picture(picture, states):
-        note = f"The picture is the state itself, {' × '.join(str(side) for side in picture[:2])} pixels."
-    return empty_scene(map, states, note, tuple(str(name) for name in names), picture=picture)
 
 
 def _load_module(map: str) -> ModuleType:
@@ -381,10 +332,6 @@ def _without_mask(space: Any) -> Any:
 
 def _has_mask(observation: Any) -> bool:
     return isinstance(observation, Mapping) and "action_mask" in observation and "observation" in observation
-
-
-def _has_outcome(info: Any) -> bool:
-    return isinstance(info, Mapping) and any(key in info for key in _WON_KEYS)
 
 
 def _is_won(info: Any) -> bool:

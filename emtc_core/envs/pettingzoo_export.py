@@ -30,8 +30,6 @@ class ExportedEnv(ParallelEnv[str, dict[str, NDArray[Any]], int]):
     """One copy of a vectorized environment, with PettingZoo's dictionaries in place of arrays."""
 
     def __init__(self, env: VectorEnv) -> None:
-        if env.n_envs != 1:
-            raise ValueError(f"env.n_envs must be 1, got {env.n_envs}")
         self._env = env
         info = env.info
         self.metadata = {"name": f"{info.env}_{info.map}_v0", "render_modes": []}
@@ -40,61 +38,42 @@ class ExportedEnv(ParallelEnv[str, dict[str, NDArray[Any]], int]):
         self.agents: list[str] = []
         largest = np.finfo(np.float32).max
         self.state_space = spaces.Box(-largest, largest, (info.state_dim,), np.float32)
-        self._observation_spaces = {
-            agent: spaces.Dict(
-                observation=spaces.Box(-largest, largest, (info.obs_dim,), np.float32),
-                action_mask=spaces.Box(0, 1, (info.n_actions,), np.int8),
-            )
-            for agent in self.possible_agents
-        }
-        self._action_spaces = {agent: spaces.Discrete(info.n_actions) for agent in self.possible_agents}
-        self._state = np.zeros(info.state_dim, np.float32)
-        self._avail = np.ones((info.n_agents, info.n_actions), bool)
+        obs_space = spaces.Box(-largest, largest, (info.obs_dim,), np.float32)
+        mask_space = spaces.Box(0, 1, (info.n_actions,), np.int8)
+        agents = self.possible_agents
+        self._obs_spaces = {agent: spaces.Dict(observation=obs_space, action_mask=mask_space) for agent in agents}
+        self._action_spaces = {agent: spaces.Discrete(info.n_actions) for agent in agents}
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         """Return an agent's observation space. PettingZoo requires the same object at every call."""
-        return self._observation_spaces[agent]
+        return self._obs_spaces[agent]
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
         """Return an agent's action space. PettingZoo requires the same object at every call."""
         return self._action_spaces[agent]
 
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, dict[str, NDArray[Any]]], dict[str, dict[str, bool]]]:
-        """Start an episode. Source: the Parallel API of PettingZoo.
-
-        Args:
-            seed: Seed of the game. None: the game continues with its random generator.
-            options: Ignored.
-
-        Returns:
-            Per agent `observation` of shape [O] [observation features] and `action_mask` of shape [A], 0 or 1,
-            dimensionless; and per agent the info `won`.
-        """
-        observation = self._env.reset(seed)
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        """Start an episode and return observations and infos by agent; `options` are ignored."""
+        self._last = self._env.reset(seed)
         self.agents = list(self.possible_agents)
-        return self._store_and_split(observation), {agent: {"won": False} for agent in self.agents}
+        return self._observe(self._last), {agent: {"won": False} for agent in self.agents}
 
     def step(self, actions: dict[str, int]) -> tuple[Any, Any, Any, Any, Any]:
-        """Step with one action per agent.
-
-        Returns:
-            PettingZoo's dictionaries by agent: observations, rewards, terminations, truncations, infos.
-        """
+        """Step and return observations, rewards, terminations, truncations and infos by agent."""
+        avail = self._last.avail[0]
         requested = np.array([actions[agent] for agent in self.possible_agents])
-        allowed = np.take_along_axis(self._avail, requested[:, None], axis=1)[:, 0]
-        observation = self._env.step(np.where(allowed, requested, self._avail.argmax(axis=1))[None])
+        is_available = np.take_along_axis(avail, requested[:, None], axis=1)[:, 0]
+        self._last = self._env.step(np.where(is_available, requested, avail.argmax(axis=1))[None])
         agents = self.agents
-        terminated, truncated = bool(observation.terminated[0]), bool(observation.truncated[0])
+        terminated, truncated = bool(self._last.terminated[0]), bool(self._last.truncated[0])
         if terminated or truncated:
             self.agents = []
         return (
-            self._store_and_split(observation),
-            dict.fromkeys(agents, float(observation.reward[0])),
+            self._observe(self._last),
+            dict.fromkeys(agents, float(self._last.reward[0])),
             dict.fromkeys(agents, terminated),
             dict.fromkeys(agents, truncated),
-            {agent: {"won": bool(observation.won[0])} for agent in agents},
+            {agent: {"won": bool(self._last.won[0])} for agent in agents},
         )
 
     def state(self) -> NDArray[np.float32]:
@@ -102,19 +81,15 @@ class ExportedEnv(ParallelEnv[str, dict[str, NDArray[Any]], int]):
 
         Source: the Parallel API of PettingZoo.
         """
-        return self._state
-
-    def render(self) -> None:
-        """Draw nothing. Replays are drawn from stored states."""
+        return self._last.state[0]
 
     def close(self) -> None:
         """Release the environment."""
         self._env.close()
 
-    def _store_and_split(self, observation: Observation) -> dict[str, dict[str, NDArray[Any]]]:
-        """Store the state and the available actions; return the observations by agent."""
-        self._state, self._avail = observation.state[0], observation.avail[0]
+    def _observe(self, last: Observation) -> dict[str, dict[str, NDArray[Any]]]:
+        masks = last.avail[0].astype(np.int8)
         return {
-            agent: {"observation": observation.obs[0, row], "action_mask": observation.avail[0, row].astype(np.int8)}
+            agent: {"observation": last.obs[0, row], "action_mask": masks[row]}
             for row, agent in enumerate(self.possible_agents)
         }

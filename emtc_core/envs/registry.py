@@ -25,7 +25,6 @@ from emtc_core.config.plugin_settings import call_factory, make_argument_model
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import Adapter, EnvInfo, VectorEnv, check_map
 from emtc_core.envs.scene import Scene, empty_scene, find_targets
-from emtc_core.envs.trust import check_listed
 from emtc_core.errors import EnvUnavailableError, PluginError
 from emtc_core.plugins import Plugin, find_plugin, list_names
 
@@ -44,7 +43,7 @@ ADAPTERS: dict[str, str] = {
 """Name of an environment and its module."""
 
 IMPORTED_BY_MAP = frozenset({"pettingzoo"})
-"""Environments whose map is an import path."""
+"""Environments whose map is an import path. The module is imported only by a training or an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -136,21 +135,16 @@ def get_default_map(env: str) -> str:
     return "3m" if env in ADAPTERS else get_adapter(env).list_maps()[0]
 
 
-def check_trusted(config: EnvConfig) -> None:
-    """Check that the configuration imports no module that the user does not trust. Use it for stored configurations.
-
-    Raises:
-        EnvUnavailableError: If the map names a module that is not listed on this machine; see `trust`.
-    """
-    if config.name in IMPORTED_BY_MAP:
-        check_listed(config.map)
+def find_map_module(config: EnvConfig) -> str:
+    """Return the module that the map of an environment names; "" if its map is not an import path."""
+    return config.map.partition(":")[0] if config.name in IMPORTED_BY_MAP else ""
 
 
 def check_importable(config: EnvConfig) -> None:
     """Check that the module of a map is installed or in the user's folder. It is not imported.
 
     Raises:
-        EnvUnavailableError: If it is not found, or a package of a wrapped game is missing.
+        EnvUnavailableError: If it is not found.
     """
     if config.name in IMPORTED_BY_MAP:
         from emtc_core.envs.pettingzoo import check_module

@@ -1,6 +1,5 @@
 """The scene that a replay draws: frames of one episode, computed from its stored states."""
 
-import math
 import re
 from dataclasses import dataclass, field
 
@@ -37,7 +36,6 @@ class Scene:
     target: NDArray[np.int16] | None = field(default=None)  # [T, U] index of the unit targeted after frame t; -1: none
     values: NDArray[np.float32] | None = None  # [T, S] the states, if the environment cannot draw them [state features]
     value_names: tuple[str, ...] = ()  # S names of the state entries; empty if unknown
-    picture: tuple[int, ...] = ()  # height, width[, 3] if `values` begins with a picture, row by row
     reach: NDArray[np.float32] | None = None  # [U] weapon range from the center of the unit, 0: no weapon [map units]
     carrier: NDArray[np.int16] | None = None  # [T] index of the unit that has the ball; -1: none
 
@@ -90,14 +88,7 @@ def find_passes(scene: Scene) -> NDArray[np.int32]:
     return np.stack([frames[:-1], frames[1:], first, second], axis=1)[is_pass].astype(np.int32)
 
 
-def empty_scene(
-    title: str,
-    states: NDArray[np.float32],
-    note: str,
-    names: tuple[str, ...] = (),
-    *,
-    picture: tuple[int, ...] = (),
-) -> Scene:
+def empty_scene(title: str, states: NDArray[np.float32], note: str, names: tuple[str, ...] = ()) -> Scene:
     """Make a scene without units that shows the state values instead.
 
     Args:
@@ -105,7 +96,6 @@ def empty_scene(
         states: [T, S] [state features]. Source: `Observation.state` of each step.
         note: Why there are no units.
         names: One name per state entry; ignored if there are not S names.
-        picture: Height, width[, 3] of a picture in the state; ignored if it has more than S numbers.
     """
     no_units = np.zeros((len(states), 0), np.float32)
     return Scene(
@@ -121,7 +111,6 @@ def empty_scene(
         note=note,
         values=states,
         value_names=names if states.ndim == 2 and len(names) == states.shape[1] else (),
-        picture=picture if is_picture(picture, states) else (),
     )
 
 
@@ -138,16 +127,3 @@ def keep_last_position(position: NDArray[np.float32], alive: NDArray[np.bool_]) 
     frame_TU = np.where(alive, np.arange(len(alive))[:, None], 0)
     last_TU = np.maximum.accumulate(frame_TU, axis=0)
     return np.take_along_axis(position, last_TU[..., None], axis=0)
-
-
-def is_picture(size: tuple[object, ...], states: NDArray[np.float32]) -> bool:
-    """Check whether a picture of a given size fits into the states.
-
-    Args:
-        size: (height, width) or (height, width, 3) [pixels]. Any other tuple gives False.
-        states: [T, S] [state features]. Source: `Observation.state` of each step.
-    """
-    if len(size) not in (2, 3) or size[2:] not in ((), (3,)) or states.ndim != 2:
-        return False
-    sides = [side for side in size if isinstance(side, int) and side > 0]  # a plug-in may declare any type
-    return len(sides) == len(size) and math.prod(sides) <= states.shape[1]

@@ -91,16 +91,16 @@ def test_two_seeds_of_pymarl_become_one_line_that_says_imported(db, tmp_path, ca
     assert list_code_warnings({group.variant.name: [seed.settings for seed in group.seeds]}) == ()
 
 
-def test_epymarl_keeps_its_curves_elsewhere_and_our_own_export_is_known_there(db, tmp_path, capsys) -> None:
+def test_epymarl_keeps_its_curves_elsewhere_and_names_the_environment_by_its_id(db, tmp_path, capsys) -> None:
     config = {
         "name": "qmix", "seed": 3, "env": "gymma", "t_max": 1000,
-        "env_args": {"key": "emtc_core.envs.epymarl_export:skirmish-3m-v0", "time_limit": 60},
+        "env_args": {"key": "lbforaging:Foraging-8x8-2p-3f-v3", "time_limit": 60},
     }  # fmt: skip
     curves = {"test_battle_won_mean": [(0, 0.5), (1000, 1)], "test_total_return_mean": [(0, 3), (1000, 20)]}
     write_sacred(tmp_path / "sacred", config, curves, epymarl=True)
     (run_id,) = take(db, tmp_path / "sacred", "sacred", capsys)["runs"]
     row = find_run(db, run_id)
-    assert (row.env, row.map, row.win_rate, row.return_mean) == ("skirmish", "3m", 1.0, 20.0)
+    assert (row.env, row.map, row.win_rate, row.return_mean) == ("lbforaging", "Foraging-8x8-2p-3f-v3", 1.0, 20.0)
     assert evaluations(db, run_id)["env_step"].tolist() == [0, 1000]
     assert row.config["theirs"]["env_args.time_limit"] == 60
 

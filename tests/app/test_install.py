@@ -44,7 +44,7 @@ def test_beside_a_wheel_the_packages_of_the_extra_are_named(tmp_path, monkeypatc
     assert "wheel" in install.get_upgrade_command()
 
 
-@pytest.mark.parametrize("extra", ["gpu", "smax", "pettingzoo", "zoo", "alerts", "ray", "postgres"])
+@pytest.mark.parametrize("extra", ["gpu", "smax", "pettingzoo", "alerts", "ray", "postgres"])
 def test_every_extra_that_a_hint_names_exists(extra):
     assert extra in PROJECT["optional-dependencies"]
 

@@ -21,7 +21,7 @@ from emtc_core.errors import NO_VALUE, ConfigError, Fault, StorageError
 MAPS = {
     "skirmish": ["3m", "2s3z"],
     "grf": ["academy_3_vs_1_with_keeper"],
-    "pettingzoo": ["mpe2:simple_spread"],
+    "pettingzoo": ["module:factory"],
 }
 NUMBERS = [info for info in describe_fields() if info.type in ("int", "float")]
 

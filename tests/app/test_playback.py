@@ -29,7 +29,6 @@ from app.replay.replay import (
     EpisodeView,
     join_values,
     make_side,
-    quantize_picture,
     quantize_values,
     style_actions,
 )
@@ -291,15 +290,14 @@ def test_each_entry_of_a_state_has_its_own_scale():
 @pytest.mark.parametrize(
     ("env", "map", "said"),
     [
-        ("pettingzoo", "tests.core.zoo_example:make", "does not list it"),
+        ("pettingzoo", "tests.core.zoo_example:make", "No picture for this environment"),
         ("pettingzoo", "nonsense", "must have the form module:factory"),
         ("smac", "no_such_map", "has no map"),
         ("skirmish", "3m", "must have shape"),
         ("chess", "board", "must be one of"),
     ],
 )
-def test_states_that_nobody_can_draw_are_a_strip_in_every_form(env, map, said, monkeypatch):
-    monkeypatch.delenv("EMTC_ENV_MODULES", raising=False)
+def test_states_that_nobody_can_draw_are_a_strip_in_every_form(env, map, said):
     states = np.random.default_rng(0).random((6, 7), np.float32)
     chart = draw_trajectory(title="e", reward=np.ones(5))
     side = make_side(env, map, states=states, actions=np.ones((5, 2), np.int64), chart=chart, title="e")
@@ -312,55 +310,11 @@ def test_states_that_nobody_can_draw_are_a_strip_in_every_form(env, map, said, m
     assert said.split()[0] in make_page([side]).decode()
 
 
-def test_a_state_that_is_a_picture_is_shown_as_one_in_every_form(monkeypatch):
-    monkeypatch.setenv("EMTC_ENV_MODULES", "tests.core")
-    monkeypatch.delattr("tests.core.zoo_example.make_scene")
-    monkeypatch.setattr("tests.core.zoo_example.STATE_PICTURE", (2, 3), raising=False)
-    states = np.arange(5 * 7, dtype=np.float32).reshape(5, 7)
-    chart = draw_trajectory(title="e", reward=np.ones(4))
-    map = "tests.core.zoo_example:make"
-    side = make_side("pettingzoo", map, states=states, actions=np.ones((4, 2), np.int64), chart=chart, title="e")
-    assert side.scene.picture == (2, 3)
-    assert side.scene.note == "The picture is the state itself, 2 × 3 pixels."
-    assert not find_fault(side.scene, 5)
-    header = read_header(make_payload([side]))
-    assert header["meta"]["sides"][0]["picture"] == [2, 3]
-    assert next(entry for entry in header["arrays"] if entry["name"] == "0-pixels")["dtype"] == "u1"
-    first, last = (to_svg([side], frame=frame) for frame in (0, 4))
-    assert ElementTree.fromstring(first).tag.endswith("svg")
-    assert first != last
-    for wrong in ((3, 3), (2,), (2, 3, 4), (0, 3), ("2", 3)):
-        monkeypatch.setattr("tests.core.zoo_example.STATE_PICTURE", wrong)
-        scene = draw_scene("pettingzoo", map, states)
-        assert (scene.picture, "cannot draw its states" in scene.note) == ((), True)
-    broken = replace(side.scene, picture=(9, 9))
-    assert "contain a picture" in (find_fault(broken, 5) or "")
-
-
-def test_a_picture_is_scaled_over_the_episode_each_colour_to_its_own_range():
-    grey = quantize_picture(np.array([[0, 1, 9], [2, 4, 9]], np.float32), (1, 2))
-    assert grey.tolist() == [[[0, 64]], [[128, 255]]]
-    below = quantize_picture(np.array([[-1, 1]], np.float32), (1, 2))
-    assert below.tolist() == [[[0, 255]]]
-    color = quantize_picture(np.array([[1, 10, 0], [0.5, 5, np.nan]], np.float32), (1, 1, 3))
-    assert color.tolist() == [[[[255, 255, 0]]], [[[128, 128, 0]]]]
-
-
 def test_who_belongs_to_no_team_is_named_by_what_it_is():
     for kinds, name in ((("a", "ball", "ball"), "ball"), (("a", "mace", "arrow"), "neutral")):
         scene = replace(make_scene(), team=np.array([0, 2, 2], np.int8), kind=kinds)
         assert [team for team, _ in list_teams([replace(make_episode(5), scene=scene)])][2] == name
     assert [team for team, _ in list_teams([make_episode(5)])] == ["agents", "opponents", "neutral"]
-
-
-def test_a_strip_has_the_names_that_the_environment_gives(monkeypatch):
-    monkeypatch.setenv("EMTC_ENV_MODULES", "tests.core")
-    monkeypatch.delattr("tests.core.zoo_example.make_scene")
-    monkeypatch.setattr("tests.core.zoo_example.STATE_NAMES", ["short", "long", "t"], raising=False)
-    scene = draw_scene("pettingzoo", "tests.core.zoo_example:make_with_state", np.zeros((4, 3), np.float32))
-    assert scene.value_names == ("short", "long", "t")
-    other = draw_scene("pettingzoo", "tests.core.zoo_example:make_with_state", np.zeros((4, 5), np.float32))
-    assert other.value_names == ()
 
 
 def test_a_strangers_scene_that_fails_or_lies_is_a_strip(monkeypatch):

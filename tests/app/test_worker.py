@@ -46,7 +46,7 @@ def test_the_checkpoint_of_another_machine_is_left_to_it(tmp_path: Path) -> None
     assert claim is not None
     sentence = EligibilityCheck(db).reject(claim)
     assert sentence is not None
-    assert f"Run {claim.run_id} is left to another machine: it was trained on far-away" in sentence
+    assert f"Run {claim.run_id} is left in the queue: it was trained on far-away" in sentence
     row = find_run(db, claim.run_id)
     assert (row.live_status, row.host, row.env_steps) == ("queued", "far-away", 100)
     db.dispose()

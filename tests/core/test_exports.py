@@ -1,73 +1,12 @@
-"""Skirmish in the hands of other libraries: gymnasium as EPyMARL asks it, and TorchRL's own PettingZoo wrapper."""
+"""Skirmish in another library: TorchRL's own PettingZoo wrapper."""
 
 import warnings
 from importlib.util import find_spec
 
-import gymnasium
-import numpy as np
 import pytest
 
-from emtc_core.envs import epymarl_export
 from emtc_core.envs.pettingzoo_export import parallel_env
 from tests.require import require
-
-KEY = "emtc_core.envs.epymarl_export:skirmish-{}-v0"
-
-
-def make(map: str) -> gymnasium.Env:
-    return gymnasium.make(KEY.format(map))
-
-
-@pytest.mark.parametrize(("map", "n_agents", "obs_dim"), [("3m", 3, 30), ("3s_vs_5z", 3, 48), ("MMM2", 10, 176)])
-def test_an_id_gives_tuples_with_an_entry_for_each_agent(map: str, n_agents: int, obs_dim: int):
-    env = make(map)
-    assert env.unwrapped.n_agents == len(env.action_space) == len(env.observation_space) == n_agents
-    observations, info = env.reset(seed=1)
-    assert env.observation_space.contains(observations)
-    assert observations[0].shape == (obs_dim,)
-    assert info == {"battle_won": 0}
-    env.close()
-
-
-def test_every_map_is_registered_once():
-    assert set(epymarl_export.register()) == set(epymarl_export.register()) <= set(gymnasium.registry)
-
-
-def test_it_plays_as_the_pettingzoo_export_does_and_says_who_won():
-    env, twin = make("8m"), parallel_env("8m")
-    rng = np.random.default_rng(0)
-    for seed in range(3):
-        seen, _ = env.reset(seed=seed)
-        other, _ = twin.reset(seed=seed)
-        over = False
-        while not over:
-            for mine, agent in zip(seen, twin.possible_agents, strict=True):
-                np.testing.assert_array_equal(mine, other[agent]["observation"])
-            action = [int(rng.choice(np.flatnonzero(other[agent]["action_mask"]))) for agent in twin.agents]
-            seen, rewards, terminated, truncated, info = env.step(action)
-            other, expected, *_, infos = twin.step(dict(zip(twin.agents, action, strict=True)))
-            over = terminated or truncated
-            assert rewards == list(expected.values())
-            assert info == {"battle_won": int(any(each["won"] for each in infos.values()))}
-    env.close()
-
-
-def test_without_a_seed_the_next_episode_is_another_one_and_an_equal_seed_the_same():
-    env = make("3m")
-
-    def rewards(seed: int | None) -> list[float]:
-        env.reset(seed=seed)
-        rng, found, over = np.random.default_rng(5), [], False
-        while not over:
-            _, reward, terminated, truncated, _ = env.step(rng.integers(0, 9, 3))
-            over = terminated or truncated
-            found.append(reward[0])
-        return found
-
-    first = rewards(4)
-    assert rewards(4) == first
-    assert rewards(None) != first
-    env.close()
 
 
 @pytest.mark.slow

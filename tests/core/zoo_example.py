@@ -7,8 +7,6 @@ from gymnasium import spaces
 from pettingzoo import ParallelEnv
 from pettingzoo.utils import parallel_to_aec
 
-from emtc_core.envs.scene import Scene
-
 
 class Corridor(ParallelEnv):
     """Two walkers of different reach walk right; one leaves at cell 3, the game is won at cell 5."""
@@ -100,40 +98,12 @@ class Pictures(Speechless):
         return {agent: np.zeros((84, 84, 3), np.uint8) for agent in agents or self.agents}
 
 
-class Blind(Speechless):
-    """A game whose screen is never drawn."""
-
-    def _observe(self, agents=None):
-        return {agent: np.full(1 if agent == "short" else 2, 7, np.float32) for agent in agents or self.agents}
-
-
-def make_blind() -> Corridor:
-    return Blind()
-
-
 def make_speechless() -> Corridor:
     return Speechless()
 
 
 def make_pictures() -> Corridor:
     return Pictures()
-
-
-def make_scene(states: np.ndarray) -> Scene:
-    """Draw the two walkers on a line."""
-    length = len(states)
-    x = states[:, [0, 1]]
-    ones = np.ones((length, 2), np.float32)
-    return Scene(
-        position=np.stack([x, np.zeros_like(x)], axis=-1).astype(np.float32),
-        health=ones,
-        shield=ones * 0,
-        alive=ones.astype(bool),
-        team=np.zeros(2, np.int8),
-        radius=np.full(2, 0.4, np.float32),
-        kind=("walker", "walker"),
-        bounds=(0.0, -1.0, 10.0, 1.0),
-    )
 
 
 not_callable = 3

@@ -4,14 +4,12 @@ import pytest
 
 from storage.queries.runs import list_runs
 from tests.pages.test_pages import open_page, said
-from tests.require import require_game
 
 ZOO = "tests.core.zoo_example"
 
 
 @pytest.fixture
-def form(empty, monkeypatch):
-    monkeypatch.setenv("EMTC_ENV_MODULES", f"{ZOO},a_missing_game")
+def form(empty):
     app = open_page("launch")
     return app.selectbox(key="env").set_value("pettingzoo").run()
 
@@ -35,7 +33,6 @@ def test_a_map_is_typed_not_chosen_and_nothing_starts_before(form, empty):
     ("map", "sentence"),
     [
         ("nonsense", "env.map must have the form module:factory for pettingzoo, got 'nonsense'."),
-        ("os:getcwd", "start again with EMTC_ENV_MODULES=os"),
         ("a_missing_game:make", "No module named 'a_missing_game'"),
     ],
 )
@@ -76,13 +73,3 @@ def test_an_algorithm_without_an_incentive_needs_no_rule_of_success(form):
     form = form.selectbox(key="algo").set_value("qmix").run()
     assert not form.exception
     assert "What counts as a success?" not in plain(form)
-
-
-def test_a_wrapped_game_is_chosen_by_name_and_its_rule_is_ready(form):
-    map = "butterfly:knights_archers_zombies"
-    require_game(map)
-    form = form.selectbox(key="game-pettingzoo").set_value(map).run()
-    assert not form.exception
-    assert not form.error
-    assert form.text_input(key=f"threshold-{map}").value == "1"
-    assert not form.button(key="start").disabled

@@ -169,7 +169,6 @@ def test_every_command_answers_a_hostile_database_in_words(
     original: tuple[Path, str], tmp_path: Path, act: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("EMTC_ENV_MODULES", raising=False)
     path, run_id = Path(shutil.copy(original[0], tmp_path / "emtc.db")), original[1]
     victim = tmp_path / "victim"
     victim.mkdir()

@@ -24,7 +24,7 @@ from storage.runs.changes import create_run
 from storage.runs.rows import find_run
 from tests.process.test_determinism import TABLES, rows
 from tests.process.trainers import FAST, breaches
-from tests.require import require_env, require_game
+from tests.require import require_env
 
 SHORT, LONG = (220, 520, 700, 900), (900, 2100, 2800, 3600)
 """Env steps of three stops and of the end: rounds of short and of long episodes, with a checkpoint in each."""
@@ -68,14 +68,12 @@ def test_every_algorithm_goes_on_as_if_nothing_had_been(tmp_path: Path, algo: st
     ("env", "map", "steps"),
     [
         ("skirmish", "3s_vs_5z", LONG),
-        ("pettingzoo", "butterfly:cooperative_pong", LONG),
+        ("pettingzoo", "tests.core.zoo_example:make_with_state", LONG),
         pytest.param("grf", "academy_3_vs_1_with_keeper", LONG, marks=pytest.mark.grf),
     ],
 )
 def test_so_does_every_environment(tmp_path: Path, env: str, map: str, steps: tuple[int, ...]) -> None:
     require_env(env)
-    if env == "pettingzoo":
-        require_game(map)
     check_that_interruptions_change_nothing(tmp_path, env, map, "emtc-qplex", steps)
 
 

@@ -143,7 +143,7 @@ def spoil(db: Database, **changes: object) -> None:
         ({"algo": "emtc-nothing"}, "cannot be played here"),
         ({"env": {"name": "chess", "map": "board"}}, "cannot be played here"),
         ({"env": {"name": "skirmish", "map": "moon"}}, "skirmish has no map 'moon'"),
-        ({"env": {"name": "pettingzoo", "map": "her_game:make"}}, "The module 'her_game' is not imported"),
+        ({"env": {"name": "pettingzoo", "map": "her_game:make"}}, "No module named 'her_game'"),
         ({"train": {"hidden": 16}}, "The checkpoint's weights do not fit emtc-qplex on this game"),
     ],
 )

@@ -106,8 +106,8 @@ def test_a_wheel_inside_somebody_s_repository_is_no_checkout_of_it(tmp_path: Pat
 
 def test_nothing_of_the_environment_is_stored_but_names_of_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMTC_NOTIFY", "mailto://user:verysecret@host")
-    monkeypatch.setenv("EMTC_ENV_MODULES", "json,verysecret_module")
-    seen, _ = observe(EnvConfig(), device=torch.device("cpu"))
+    monkeypatch.setenv("OTHER_VARIABLE", "verysecret_module")
+    seen, _ = observe(EnvConfig(name="pettingzoo", map="json:loads"), device=torch.device("cpu"))
     assert "verysecret" not in json.dumps(seen)
     assert set(seen["modules"]) >= {"json"}
 

@@ -3,7 +3,6 @@
 
 const FIELD_MAX = { wide: 330, pair: 235, narrow: 230 } // largest height of a field [px]
 const STRIP_HEIGHT = 250
-const PICTURE_HEIGHT = 330
 const TRAIL_STEPS = 8
 const HIT_COLOR = "#ffb000"
 const HOVER_RADIUS = 14 // pixels
@@ -47,7 +46,7 @@ function drawSide(side, frame, theme, most, teams, ramp) {
   const width = Math.floor(side.field.clientWidth)
   if (width < 40) return
   if (!side.units) {
-    drawStrip(side, frame, theme, width, Math.min(most, side.picture ? PICTURE_HEIGHT : STRIP_HEIGHT), ramp)
+    drawStrip(side, frame, theme, width, Math.min(most, STRIP_HEIGHT), ramp)
     return
   }
   const view = fieldScale(side, width, most)
@@ -322,9 +321,8 @@ function drawStrip(side, frame, theme, width, height, ramp) {
   ctx.fillStyle = theme.raised
   ctx.fillRect(0, 0, width, height)
   if (!rows || !side.arrays.levels) return
-  const seen = side.picture ? drawPicture(side, ctx, frame, width, height) : 0
-  const names = height / rows >= 12 && width > 260 && !seen
-  const left = names ? Math.min(130, width / 4) : 8 + seen
+  const names = height / rows >= 12 && width > 260
+  const left = names ? Math.min(130, width / 4) : 8
   side.box = { x: left, y: 6, width: width - left - 8, height: height - 26 }
   side.image ||= paintLevels(side, ramp)
   ctx.imageSmoothingEnabled = rows > side.box.height
@@ -350,27 +348,6 @@ function drawStrip(side, frame, theme, width, height, ramp) {
     ctx.stroke()
     ctx.lineWidth = 1.5
   }
-}
-
-// Draw a state that is an image. Returns the width of the image [px].
-function drawPicture(side, ctx, frame, width, height) {
-  const [tall, wide] = side.picture
-  const scale = Math.min((height - 26) / tall, (width * 0.62) / wide)
-  side.screen ||= document.createElement("canvas")
-  side.screen.width = wide
-  side.screen.height = tall
-  const screen = side.screen.getContext("2d")
-  const pixels = screen.createImageData(wide, tall)
-  const colors = side.picture[2] || 1
-  const first = Math.floor(frame) * tall * wide * colors
-  for (let k = 0; k < tall * wide; k += 1) {
-    for (let c = 0; c < 3; c += 1) pixels.data[4 * k + c] = side.arrays.pixels[first + k * colors + (c % colors)]
-    pixels.data[4 * k + 3] = 255
-  }
-  screen.putImageData(pixels, 0, 0)
-  ctx.imageSmoothingEnabled = false
-  ctx.drawImage(side.screen, 8, 6, wide * scale, tall * scale)
-  return wide * scale + 12
 }
 
 const NO_LEVEL = 255

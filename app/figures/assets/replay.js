@@ -96,7 +96,7 @@ function buildSides(self) {
     const under = make("div", "under", box)
     legend(self, side, make("span", "key", under))
     const note = make("span", "note", under)
-    note.textContent = note.title = side.units || side.picture ? side.note : "" // without a field, the page shows the reason above the player
+    note.textContent = note.title = side.units ? side.note : "" // without a field, the page shows the reason above the player
     side.field.addEventListener("pointermove", (event) => hover(self, side, event))
     side.field.addEventListener("pointerleave", () => {
       side.tip.hidden = true

@@ -18,7 +18,6 @@ WIN_RATES: Final = ("test_battle_won_mean", "test_win_rate_mean", "test_win_rate
 RETURNS: Final = ("test_return_mean", "test_total_return_mean")
 _RETURN_STDS: Final = ("test_return_std", "test_total_return_std")
 _LENGTHS: Final = ("test_ep_length_mean",)
-_EXPORTED_ENV_PREFIX: Final = "emtc_core.envs.epymarl_export:"
 _IGNORED_SETTINGS: Final = (
     *("seed", "env_args.seed", "name", "t_max", "label", "hypergroup", "evaluate", "unique_token", "db_"),
     *("test_interval", "test_nepisode", "log_interval", "learner_log_interval", "runner_log_interval"),
@@ -88,15 +87,9 @@ def _find_curve(metrics: Mapping[str, Any], info: Mapping[str, Any], keys: Seque
 
 
 def _read_task(config: Mapping[str, Any]) -> tuple[str, object]:
-    """Return environment and map. On SMACv2 the numbers of units are part of the map: terran_5_vs_5.
-
-    An environment that this program has exported for EPyMARL gets its name in this program again.
-    """
+    """Return environment and map. On SMACv2 the numbers of units are part of the map: terran_5_vs_5."""
     env, args = str(config.get("env", "")), config.get("env_args") or {}
     if gym_id := str(args.get("key", "")):
-        if gym_id.startswith(_EXPORTED_ENV_PREFIX):
-            name, _, map_name = gym_id.removeprefix(_EXPORTED_ENV_PREFIX).removesuffix("-v0").partition("-")
-            return name, map_name
         package, _, name = gym_id.rpartition(":")
         return package or env, name
     if env.startswith("academy_"):

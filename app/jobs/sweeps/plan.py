@@ -20,6 +20,7 @@ from app.jobs.sweeps.file import Leaf, OptunaSearch, Range, SweepFile
 from emtc_core.config.base import convert_errors
 from emtc_core.config.resolve import Value, current_key, describe_fields, flatten, resolve, suggest
 from emtc_core.config.run import RunConfig
+from emtc_core.envs.registry import find_map_module
 from emtc_core.errors import ConfigError, Fault
 from emtc_core.metrics import METRICS
 from storage.runs.sweeps import PlannedRun
@@ -76,6 +77,11 @@ class Plan:
         """Dotted keys of the settings that differ between the runs because of the file."""
         changed = {current_key(key) for run in self.runs for key in run.cell.changes}
         return frozenset({"env.map", "algo", "preset", "seed"} | changed)
+
+    @property
+    def env_modules(self) -> frozenset[str]:
+        """Modules of environments that the file names by import path. A process that trains the sweep imports them."""
+        return frozenset(filter(None, (find_map_module(run.config.env) for run in self.runs)))
 
     def to_rows(self, seeds: Collection[int] | None = None) -> list[PlannedRun]:
         """List the runs for the queue. The list is empty for a search, because its trials are queued one by one.

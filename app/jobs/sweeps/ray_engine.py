@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -141,6 +141,7 @@ def run_sweep_on_ray(
     leave: LeaveRequest,
     announce: Callable[[str], None],
     on_progress: Callable[[Sweep], None],
+    env_modules: Collection[str],
 ) -> Sweep:
     """Keep up to `jobs` workers on a cluster until all runs of the sweep have ended.
 
@@ -155,6 +156,7 @@ def run_sweep_on_ray(
         leave: Cancels the tasks when it is set. Each worker returns its run to the queue then.
         announce: Called with messages for the user.
         on_progress: Called with the sweep after each poll.
+        env_modules: Modules of environments that the workers may import.
     """
 
     def read() -> Sweep:
@@ -174,7 +176,7 @@ def run_sweep_on_ray(
             n_idle_tasks = max(0, len(tasks) - sweep.n_active)
             n_new = min(n_waiting, jobs - sweep.n_active) - n_idle_tasks
             for _ in range(min(n_new, max_submitted - n_submitted)):
-                tasks.append(task.remote(db.url, sweep_id, cluster.gpus, variables))
+                tasks.append(task.remote(db.url, sweep_id, cluster.gpus, variables, sorted(env_modules)))
                 n_submitted += 1
             can_continue = bool(tasks) or sweep.n_active > 0
             if leave.is_requested or sweep.has_nothing_to_start or not can_continue:
@@ -194,7 +196,7 @@ def run_sweep_on_ray(
     return read()
 
 
-def run_worker(url: str, sweep_id: str, gpus: float, variables: Mapping[str, str]) -> None:
+def run_worker(url: str, sweep_id: str, gpus: float, variables: Mapping[str, str], env_modules: Sequence[str]) -> None:
     """Train runs of a sweep until none is left. This is the task; Ray sends the worker's messages to the driver.
 
     Args:
@@ -202,6 +204,7 @@ def run_worker(url: str, sweep_id: str, gpus: float, variables: Mapping[str, str
         sweep_id: The sweep.
         gpus: Number of GPUs that Ray has reserved for this task.
         variables: Environment variables of the driver. Variables that the node sets itself take precedence.
+        env_modules: Modules of environments that the worker may import.
 
     Raises:
         ClusterError: If the worker fails.
@@ -211,6 +214,7 @@ def run_worker(url: str, sweep_id: str, gpus: float, variables: Mapping[str, str
     if not gpus:  # newer versions of Ray show all GPUs to a task that reserved none
         environment["CUDA_VISIBLE_DEVICES"] = ""
     command = [sys.executable, "-m", "app.cli.main", "worker", "--once", "--sweep", sweep_id]
+    command += [f"--env-module={module}" for module in env_modules]
     worker = subprocess.Popen(command, cwd=_ROOT, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         while worker.poll() is None:

@@ -11,7 +11,7 @@ import math
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +23,8 @@ from app.jobs.launch import StartedTrainer, check_startable, claim_and_start
 from app.jobs.resume import examine_checkpoints
 from app.jobs.signals import LEAVE_SIGNAL, STOP_SIGNALS, handle_signals
 from emtc_core.config.resolve import config_from_stored
+from emtc_core.config.run import RunConfig
+from emtc_core.envs.registry import find_map_module
 from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, RunStateError, StorageError
 from storage.engine import Database
 from storage.retry import is_transient, retry_transient
@@ -42,9 +44,14 @@ REMIND_S = 600.0
 class EligibilityCheck:
     """Checks whether this machine can train claimed runs, and returns the others to the queue."""
 
-    def __init__(self, db: Database) -> None:
-        """Check runs of this database."""
-        self._db = db
+    def __init__(self, db: Database, *, env_modules: Collection[str] = ()) -> None:
+        """Check runs of this database.
+
+        Args:
+            db: An open database.
+            env_modules: Modules of environments that may be imported; see `find_map_module`.
+        """
+        self._db, self._env_modules = db, env_modules
         self._reasons: dict[tuple[str, ...], str | None] = {}
 
     def reject(self, claim: ClaimedRun) -> str | None:
@@ -65,7 +72,7 @@ class EligibilityCheck:
         if reason is None:
             return None
         return_to_queue(self._db, claim.run_id, token=claim.token, is_launcher=True)
-        return f"Run {claim.run_id} is left to another machine: {reason}"
+        return f"Run {claim.run_id} is left in the queue: {reason}"
 
     def _find_missing_part(self, stored: Mapping[str, Any]) -> str | None:
         """Return why this machine cannot train a configuration; results are cached."""
@@ -75,12 +82,18 @@ class EligibilityCheck:
             return str(exc)
         key = (config.env.model_dump_json(), config.train.device, config.train.replay_device)
         if key not in self._reasons:
-            try:
-                check_startable(config)
-                self._reasons[key] = None
-            except (EnvUnavailableError, ConfigError) as exc:
-                self._reasons[key] = str(exc)
+            self._reasons[key] = self._find_obstacle(config)
         return self._reasons[key]
+
+    def _find_obstacle(self, config: RunConfig) -> str | None:
+        module = find_map_module(config.env)
+        if module and module not in self._env_modules:
+            return f"a worker imports its environment {config.env.map} only with --env-module {module}."
+        try:
+            check_startable(config)
+        except (EnvUnavailableError, ConfigError) as exc:
+            return str(exc)
+        return None
 
     def _find_missing_checkpoint(self, claim: ClaimedRun) -> str | None:
         """Return why this machine cannot read the checkpoints of a run. Another machine may have them."""
@@ -148,6 +161,7 @@ class WorkerLoop:
         update_search: Callable[[], None] | None = None,
         on_progress: Callable[[Sweep], None] = lambda sweep: None,
         lowers_priority: bool = False,
+        env_modules: Collection[str] = (),
     ) -> None:
         """Prepare the loop.
 
@@ -161,11 +175,13 @@ class WorkerLoop:
             update_search: Called at each poll. Queues the next trials of a search.
             on_progress: Called with the sweep at each poll of `run_sweep`.
             lowers_priority: The app and the browser run before the trainers.
+            env_modules: Modules of environments that trainers may import. Other runs stay in the queue.
         """
         self._db, self._jobs, self._leave, self._announce = db, jobs, leave, announce
         self._sweep_id, self._at_most = sweep_id, at_most
         self._update_search, self._on_progress, self._lowers_priority = update_search, on_progress, lowers_priority
-        self._claimer, self._eligibility = RunClaimer(db), EligibilityCheck(db)
+        self._claimer = RunClaimer(db)
+        self._eligibility = EligibilityCheck(db, env_modules=env_modules)
         self._trainers: dict[str, StartedTrainer] = {}
         self._rejected_ids: set[str] = set()
         self._ends_without_message: dict[str, tuple[int, int]] = {}

@@ -29,26 +29,18 @@ from emtc_core.config.resolve import FieldInfo, describe_fields, describe_preset
 from emtc_core.config.run import RunConfig, list_algos, split_algo
 from emtc_core.config.values import format_argument
 from emtc_core.envs.registry import ADAPTERS, IMPORTED_BY_MAP
-from emtc_core.envs.trust import VARIABLE
-from emtc_core.envs.zoo.examples import EXAMPLES, EXTRA
 from emtc_core.errors import EmtcError, Fault, describe_fault
-from emtc_core.install import get_install_command
 from storage.files import describe_files_folder
 
 TYPE_A_MAP = (
-    "Type the map as module:factory, for example my_game:make. The factory makes your environment. It is imported only "
-    f"if {VARIABLE} of this machine lists the module, and only by the trainer."
+    "Type the map as module:factory, for example my_game:make. The factory makes your environment. Only the trainer "
+    "imports the module."
 )
 _TOKEN = "launch_token"
 _MAX_MESSAGES = 4
 _MEMORY_HELP = (
     "At the end of the run: the trainer, the replayed episodes and the nodes of the memory. The Run page shows the "
     "measured use."
-)
-_OWN_GAME = ""
-_GAME_HELP = (
-    f"Games of PettingZoo and MPE2 that are installed here and have an adapter. To install them: "
-    f"{get_install_command(EXTRA)}"
 )
 _LABELS = {
     STEPS: "Training length",
@@ -207,19 +199,9 @@ def _map(texts: Mapping[str, str], request: Request, maps: Mapping[str, list[str
     if env not in IMPORTED_BY_MAP:
         _select("Map", MAP, maps[env], request, key=f"map-{env}", help_text="Map or scenario.")
         return
-    text = texts.get(MAP, "")
-    games = [_OWN_GAME, *(map for map in maps[env] if map in EXAMPLES)]
-    if len(games) > 1:
-        bound = address.bind(MAP, f"game-{env}", text if text in games else _OWN_GAME)
-        st.selectbox("Game", games, format_func=lambda game: game or "my own", **bound, help=_GAME_HELP)
-        if text and text in games:
-            description = EXAMPLES[text].description
-            st.caption(escape_markdown(f"{description[:1].upper()}{description[1:]}."))
-            return
     st.text_input(
-        "Map", **address.bind(MAP, f"map-{env}", text), placeholder="my_game:make",
-        max_chars=launch_request.MAX_CHARACTERS,
-        help=f"Import path of your environment, as module:factory. This machine must list the module in {VARIABLE}.",
+        "Map", **address.bind(MAP, f"map-{env}", texts.get(MAP, "")), placeholder="my_game:make",
+        max_chars=launch_request.MAX_CHARACTERS, help="Import path of your environment, as module:factory.",
     )  # fmt: skip
 
 

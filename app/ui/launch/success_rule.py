@@ -40,7 +40,7 @@ def choose(
         name = escape_markdown(describe_env(config.env))
         st.caption(
             f"{name} reports a success if an info of an agent contains won, is_success or battle_won. Without a "
-            "success there is no incentive (ρ stays 0). The log of the run warns if no info contains one."
+            "success there is no incentive (ρ stays 0)."
         )
         left, right = st.columns(2, vertical_alignment="bottom")
         default_rule = config.memory.success

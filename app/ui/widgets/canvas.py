@@ -146,6 +146,6 @@ def show_playback(scene: Scene, chart: Chart, *, key: str, start: int = 0, title
 
 def show_sides(sides: Sequence[EpisodeView], *, key: str, start: int = 0) -> None:
     """Draw one episode, or two next to each other with one cursor and one control bar."""
-    for note in dict.fromkeys(side.scene.note for side in sides if side.has_no_drawing and side.scene.note):
+    for note in dict.fromkeys(side.scene.note for side in sides if not side.has_units and side.scene.note):
         st.info(escape_markdown(note), icon=":material/visibility_off:")  # why the episode cannot be drawn
     _playback(key=key, data=make_payload(sides, start=start))
