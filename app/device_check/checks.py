@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from app.device_check.installation import check_versions, describe_versions
-from app.device_check.memory import check_embedding, check_index, check_memory_plan
+from app.device_check.memory import check_embedding, check_index
 from app.device_check.speed import check_throughput
 from app.device_check.target import FULL, QUICK, CheckSizes, Target
 from app.device_check.training import check_resume, check_training
@@ -27,7 +27,6 @@ CHECKS: dict[str, Check] = {
     "synchronization": check_synchronization,
     "embedding": check_embedding,
     "index": check_index,
-    "memory plan": check_memory_plan,
     "resume": check_resume,
     "throughput": check_throughput,
     "training": check_training,

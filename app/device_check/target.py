@@ -44,10 +44,6 @@ class CheckSizes:
     """Memory nodes of the check `index`."""
     queries: int = 2000
     """Points of the check `index` whose nearest node is searched."""
-    replay: int = 2000
-    """Episodes in the full replay buffer. Each has 159 steps, which fill whole pages of the buffer."""
-    capacity: int = 100_000
-    """Nodes of the full memory."""
     resume_steps: int = 1500
     """Env steps of each of the three parts of the check `resume`: on the CPU, on the device, and on the CPU again."""
     timed_updates: int = 10
@@ -65,8 +61,6 @@ QUICK = CheckSizes(
     length=20,
     acting_steps=32,
     queries=500,
-    replay=200,
-    capacity=20_000,
     resume_steps=300,
     timed_updates=3,
     timed_nodes=20_000,

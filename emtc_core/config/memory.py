@@ -31,6 +31,8 @@ class MemoryConfig(ConfigSection):
     """Distance that is compared with delta. l2: Euclidean (paper); linf: the largest difference of a coordinate (EMU's code). A10."""
     index: Literal["live", "stale_target_update"] = "live"
     """Nodes that a lookup searches. live: the current ones; stale_target_update: those that existed when the target networks were last updated (EMU's code). A13."""
+    index_device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device of the search for the nearest node at any distance (on_miss = nearest). cpu: SciPy's k-d tree; cuda: faiss-gpu from version 1.15 on if it is installed, else torch compares every node; auto: the device of the learner. All find the same nodes."""
     norm_interval: Literal["rebuild", "200_steps"] = "rebuild"
     """When mean and standard deviation for delta_space = normalized are recomputed. rebuild: when the index is rebuilt, that is at the first write, after each refit, and before a write if the nodes created since then, evicted ones included, are at least a quarter of the nodes at that time; 200_steps: also before a write after every 200 env steps (EMU's code). A15."""
     store_terminal: bool = True

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from emtc_core.config.memory import MemoryConfig
 from emtc_core.memory.index.base import Points, Slots
+from emtc_core.memory.index.device import make_nearest_index
 from emtc_core.memory.index.grid import GridIndex
-from emtc_core.memory.index.incremental import IncrementalIndex, make_nearest_index
+from emtc_core.memory.index.incremental import IncrementalIndex
 from emtc_core.memory.nodes import NodeTable
 from emtc_core.memory.scaling import Scaling, identity_scaling
 from emtc_core.memory.write import LookupIndex
@@ -45,9 +46,8 @@ class NodePositions:
         self._stale: StaleIndex | None = None
         if config.index == "stale_target_update":
             self._stale = self._make_stale_index(self.scaling, np.zeros((0, dim)), NO_UIDS)
-        self._nearest = IncrementalIndex(
-            lambda: make_nearest_index(config.delta_metric, device=device), config.delta_metric
-        )
+        metric, index_device = config.delta_metric, "cpu" if config.index_device == "cpu" else device
+        self._nearest = IncrementalIndex(lambda: make_nearest_index(metric, device=index_device), metric)
 
     @property
     def scaling_of_lookups(self) -> Scaling:

@@ -30,7 +30,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from emtc_core.active_clock import ACTIVE_CLOCK
 from emtc_core.atomic_file import replace_atomically
 from emtc_core.config.plugin_settings import split_names
 from emtc_core.config.run import RunConfig
@@ -159,8 +158,8 @@ class MachineWatch:
 class MetricsWindow:
     """Collects values by metric name, and returns their means together with the metrics of the machine."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, clock: Callable[[], float] = time.monotonic) -> None:
+        self._device, self._clock = device, clock
         self._machine = MachineWatch(device)
         self._restart()
 
@@ -170,7 +169,7 @@ class MetricsWindow:
         self._env_steps = 0
         self._times: dict[str, list[Elapsed]] = defaultdict(list)
         self._rollouts_s = 0.0
-        self._started = ACTIVE_CLOCK.read()
+        self._started = self._clock()
 
     def add(self, values: Mapping[str, Number]) -> None:
         """Add one observation per name.
@@ -210,7 +209,7 @@ class MetricsWindow:
         )
 
     def add_rollout_time(self, seconds: float) -> None:
-        """Add the active time of one round of stepping and acting [s]."""
+        """Add the time of one round of stepping and acting [s]."""
         self._rollouts_s += seconds
 
     def add_times(self, times: Mapping[str, Elapsed]) -> None:
@@ -220,7 +219,7 @@ class MetricsWindow:
 
     def take(self) -> dict[str, float]:
         """Return the mean of every name and start a new window. Values on a device are copied in one transfer."""
-        elapsed = max(ACTIVE_CLOCK.read() - self._started, 1e-9)
+        elapsed = max(self._clock() - self._started, 1e-9)
         ratios = {name: _divide_sums(pairs) for name, pairs in self._ratios.items()}
         means = _copy_to_host({name: _compute_mean(values) for name, values in self._values.items()} | ratios)
         means["time/env_steps_per_second"] = self._env_steps / elapsed

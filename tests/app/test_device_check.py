@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from app.cli.main import run
-from app.device_check import checks, installation
+from app.device_check import checks
 from app.device_check.checks import CHECKS, run_checks
 from app.device_check.installation import has_code_for
 from app.device_check.target import CPU, CheckSizes, Target
@@ -33,11 +33,9 @@ from app.jobs.device_check import (
     start_device_check,
     write_report,
 )
-from emtc_core.faiss_probe import FaissProbe
 from emtc_core.learner import learner as learner_module
 from emtc_core.learner import networks
 from emtc_core.learner.recurrence import run_torch_layers
-from emtc_core.replay_buffer.rows import ReplayRows
 
 LEFT_OUT = ("throughput", "training")
 """Checks whose trainings take too long on an imitated GPU."""
@@ -51,8 +49,6 @@ TINY = CheckSizes(
     rows=400,
     nodes=2000,
     queries=100,
-    replay=12,
-    capacity=1000,
     resume_steps=60,
     timed_updates=1,
     timed_nodes=1000,
@@ -119,14 +115,6 @@ def read_a_value(kept):
     return masked_mean
 
 
-def take_more_rows(kept):
-    def take(self, rows):
-        copies = kept(self, rows)
-        return {name: torch.cat([x, x[: max(1, len(x) // 50)]]) for name, x in copies.items()}
-
-    return take
-
-
 PLANTS = {
     "versions": lambda: Scale("mm"),
     "precision": lambda: replacing(networks, "run_linear_gru", scale_outputs),
@@ -135,17 +123,10 @@ PLANTS = {
     "synchronization": lambda: replacing(learner_module, "masked_mean", read_a_value),
     "embedding": lambda: Scale("addmm", most_rows=151),
     "index": lambda: replacing(torch, "cdist", scale_second_nodes),
-    "memory plan": lambda: replacing(ReplayRows, "take", take_more_rows),
     "resume": lambda: Scale("clone"),
     "throughput": lambda: Scale("addmm"),
     "training": each_time(nullcontext, lambda: Scale("addmm"), nullcontext),
 }
-
-
-@pytest.fixture(autouse=True)
-def faiss_is_not_probed(monkeypatch):
-    """Its probe starts another process; `tests/core/test_faiss_probe.py` tests it."""
-    monkeypatch.setattr(installation, "probe_faiss", lambda: FaissProbe("not installed"))
 
 
 def run_one(name: str, target: Target, sizes: CheckSizes = TINY) -> CheckResult:

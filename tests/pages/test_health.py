@@ -15,7 +15,6 @@ from app.jobs.device_check import (
     sign_report,
     write_report,
 )
-from emtc_core.faiss_probe import FaissProbe
 from tests.pages.seed import seed_failed_run
 from tests.pages.test_pages import open_page, said
 
@@ -83,7 +82,6 @@ def test_alerts_are_grouped_by_kind_and_a_finished_run_is_no_alert(seeded):
 def checked(monkeypatch):
     """Without the parts of the check that start other processes; `tests/app/test_doctor.py` makes the whole check."""
     monkeypatch.setattr("app.jobs.doctor._find_gpu", lambda: "")
-    monkeypatch.setattr("app.jobs.doctor.probe_faiss", lambda: FaissProbe("not installed"))
 
 
 def test_the_machine_is_checked_when_the_button_is_pressed(empty, checked):
