@@ -139,10 +139,10 @@ class NodePositions:
 
     def get_state(self) -> dict[str, Any]:
         """Copy scaling and stale nodes for a checkpoint. `set_state` rebuilds the grids from them."""
-        state: dict[str, Any] = {"scaling": _scaling_state(self.scaling), "frozen": None}
+        state: dict[str, Any] = {"scaling": _scaling_state(self.scaling), "stale": None}
         if self._stale:
             stale = self._stale
-            state["frozen"] = {
+            state["stale"] = {
                 "scaling": _scaling_state(stale.scaling),
                 "z": torch.from_numpy(stale.z.copy()),
                 "uid": torch.from_numpy(stale.uid.copy()),
@@ -152,8 +152,8 @@ class NodePositions:
     def set_state(self, state: Mapping[str, Any], table: NodeTable) -> None:
         """Restore the result of `get_state`. The table must be restored before."""
         self.rescale(table, _make_scaling(state["scaling"]))
-        if state["frozen"] is not None:
-            stale = state["frozen"]
+        if state["stale"] is not None:
+            stale = state["stale"]
             self._stale = self._make_stale_index(
                 _make_scaling(stale["scaling"]), stale["z"].numpy(), stale["uid"].numpy()
             )
@@ -178,10 +178,9 @@ def _scaling_state(scaling: Scaling) -> dict[str, Any]:
     return {
         "mean": torch.from_numpy(scaling.mean.copy()),
         "divisor": torch.from_numpy(scaling.divisor.copy()),
-        "is_fine": scaling.is_float64,
+        "is_float64": scaling.is_float64,
     }
 
 
 def _make_scaling(state: Mapping[str, Any]) -> Scaling:
-    is_float64 = state.get("is_fine", False)  # absent in older checkpoints
-    return Scaling(state["mean"].numpy().copy(), state["divisor"].numpy().copy(), is_float64)
+    return Scaling(state["mean"].numpy().copy(), state["divisor"].numpy().copy(), state["is_float64"])

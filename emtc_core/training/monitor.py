@@ -234,14 +234,14 @@ class MetricsWindow:
         ratios = {
             name: [torch.stack(sums).cpu() for sums in zip(*pairs, strict=True)] for name, pairs in self._ratios.items()
         }
-        return {"values": {name: _pack(values) for name, values in self._values.items()}, "shares": ratios}
+        return {"values": {name: _pack(values) for name, values in self._values.items()}, "ratios": ratios}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore the result of `get_state`. The times and the speed of the window start again."""
         self._restart()
         for name, values in state["values"].items():
             self._values[name] = list(values.to(self._device)) if isinstance(values, torch.Tensor) else list(values)
-        for name, (parts, wholes) in state["shares"].items():
+        for name, (parts, wholes) in state["ratios"].items():
             self._ratios[name] = list(zip(parts.to(self._device), wholes.to(self._device), strict=True))
 
 

@@ -116,7 +116,7 @@ class Trainer:
             "episodic": self._episodic,
             "temperature": self._temperature,
             "replay_buffer": self._replay_buffer,
-            "fresh": self._rollout,
+            "rollout": self._rollout,
             "best": self._best,
             "metrics_window": self._window,
         }
@@ -342,9 +342,9 @@ class Trainer:
             "updates": self._updates,
             "last_evaluation": self._last_evaluation,
             "last_success_rate": self._last_success_rate,
-            "duties": {name: interval.last for name, interval in self._intervals.items()},
-            "to_take": pack_episodes(self._pending_episodes),
-            "updates_owed": self._pending_updates,
+            "intervals": {name: interval.last for name, interval in self._intervals.items()},
+            "pending_episodes": pack_episodes(self._pending_episodes),
+            "pending_updates": self._pending_updates,
             **{name: part.get_state() for name, part in self._stateful.items()},
         }
 
@@ -355,14 +355,13 @@ class Trainer:
         self._round = state["round"]
         self._updates = state["updates"]
         self._last_evaluation = state["last_evaluation"]
-        self._last_success_rate = state.get("last_success_rate")  # absent in older checkpoints
-        for name, last in state["duties"].items():
+        self._last_success_rate = state["last_success_rate"]
+        for name, last in state["intervals"].items():
             self._intervals[name].last = last
         for name, part in self._stateful.items():
-            if name in state or name not in ("temperature", "best", "metrics_window"):  # absent in older checkpoints
-                part.set_state(state[name])
-        self._pending_episodes = unpack_episodes(state.get("to_take", []))
-        self._pending_updates = state.get("updates_owed", 0)
+            part.set_state(state[name])
+        self._pending_episodes = unpack_episodes(state["pending_episodes"])
+        self._pending_updates = state["pending_updates"]
 
     def _is_success(self, episode_return: float) -> bool | None:
         """Whether a return is a success. None if the environment's flag decides (`memory.success = flag`)."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.analysis.intervals import compute_score_interval
-from emtc_core.config.resolve import config_from_stored, resolve
+from emtc_core.config.resolve import resolve
 from emtc_core.envs.registry import make_env
 from emtc_core.rollout.episode import Episode
 from emtc_core.training.evaluation import count_distinct, make_record, make_robust_env_config
@@ -58,12 +58,6 @@ def test_starts_are_shifted_only_where_they_are_fixed(overrides: list[str], jitt
 def test_other_games_have_no_robust_evaluation() -> None:
     config = resolve(env="grf", map="academy_3_vs_1_with_keeper")
     assert make_robust_env_config(config.env, config.eval) is None
-
-
-def test_a_run_stored_before_goes_on_without_robust_evaluations() -> None:
-    stored = resolve(map="3m").model_dump(mode="json")
-    del stored["eval"]["robust_jitter"]
-    assert config_from_stored(stored).eval.robust_jitter == 0
 
 
 def test_the_robust_evaluation_changes_nothing_else(tmp_path: Path) -> None:
