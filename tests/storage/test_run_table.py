@@ -195,7 +195,7 @@ def test_a_number_is_found_in_each_of_its_forms(db: Database, value: str, matche
 
 @pytest.mark.parametrize(("value", "matches"), [("none", True), ("null", True), ("0", False), ("false", False)])
 def test_a_setting_without_a_value_is_found_as_none_or_null(db: Database, value: str, matches: bool) -> None:
-    create_run(db, CONFIG, target_steps=10, versions={})
+    create_run(db, CONFIG | {"gate": {"tau_decay_steps": 500}}, target_steps=10, versions={})
     stored = create_run(db, CONFIG | {"gate": {"tau_decay_steps": None}}, target_steps=10, versions={})
     assert matching_ids(db, RunFilter(text=f"gate.tau_decay_steps={value}")) == ([stored] if matches else [])
 
