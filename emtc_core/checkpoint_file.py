@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final, Protocol
 from emtc_core.atomic_file import TEMPORARY_SUFFIX, replace_atomically
 from emtc_core.errors import CheckpointError
 
-SCHEMA: Final = 4
+SCHEMA: Final = 5
 
 FIRST_STEP: Final = 1000
 """Env step of a run's first checkpoint, even if the interval is longer, so that a run that fails early can resume."""

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from emtc_core.active_clock import ACTIVE_CLOCK
-
 Command = Literal["stop", "pause", "resume"]
 QuestionKind = Literal["evaluate", "play"]
 PAUSE_POLL_S = 0.2
@@ -64,6 +62,7 @@ class CommandHandler:
         self._before_pause = before_pause
         self._answer = answer
         self._paused = False
+        self._paused_s = 0.0
         self._questions: deque[Question] = deque()
 
     def handle(self) -> None:
@@ -77,7 +76,7 @@ class CommandHandler:
             if self._questions:
                 self._answer(self._questions.popleft())
             else:
-                _wait_in_pause()
+                self._wait_in_pause()
             self.poll()
 
     def handle_without_questions(self) -> None:
@@ -88,7 +87,7 @@ class CommandHandler:
         """
         self.poll()
         while self._paused:
-            _wait_in_pause()
+            self._wait_in_pause()
             self.poll()
 
     def poll(self) -> None:
@@ -108,7 +107,11 @@ class CommandHandler:
                     self._before_pause()
                 self._control.set_status("paused" if self._paused else "running")
 
+    def read_clock(self) -> float:
+        """Return a time without the pauses of the training [s]. Only differences of two values have a meaning."""
+        return time.monotonic() - self._paused_s
 
-def _wait_in_pause() -> None:
-    with ACTIVE_CLOCK.paused():
+    def _wait_in_pause(self) -> None:
+        started = time.monotonic()
         time.sleep(PAUSE_POLL_S)
+        self._paused_s += time.monotonic() - started

@@ -9,12 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from emtc_core.errors import make_cuda_error
+from emtc_core.errors import ConfigError, Fault, make_cuda_error
 
 CUBLAS_WORKSPACE = ":16:8"
 """The one of two workspace sizes for deterministic cuBLAS that cuDNN's recurrent layers also support."""
 CUBLASLT_WORKSPACE = "128"
 """The same size [KiB] for cuBLASLt, which shares the workspace; PyTorch warns about its larger default."""
+REPLAY_SHARE = 0.5
+"""Maximum fraction of the GPU's free memory for the replay buffer with `train.replay_device=auto`."""
 
 
 def choose_device(setting: Literal["auto", "cpu", "cuda"]) -> torch.device:
@@ -26,6 +28,38 @@ def choose_device(setting: Literal["auto", "cpu", "cuda"]) -> torch.device:
     if setting == "cuda" and not torch.cuda.is_available():
         raise make_cuda_error("train.device")
     return torch.device("cuda" if setting != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def choose_replay_device(
+    setting: Literal["auto", "cpu", "cuda"], *, device: torch.device, size_bytes: int
+) -> torch.device:
+    """Choose the device of the replay buffer (`train.replay_device`).
+
+    Args:
+        setting: auto: a GPU if the buffer needs at most `REPLAY_SHARE` of its free memory.
+        device: Device of the learner.
+        size_bytes: Size of the buffer [bytes].
+
+    Raises:
+        ConfigError: If the buffer is configured for a GPU that is not used or has not enough memory.
+    """
+    host = torch.device("cpu")
+    if device.type == "cpu" and setting == "cuda":
+        rule = "must be auto or cpu, because the run trains on the CPU"
+        raise ConfigError(rule, key="train.replay_device", value="cuda")
+    if device.type == "cpu" or setting == "cpu":
+        return host
+    free_bytes = torch.cuda.mem_get_info(device)[0]
+    if setting == "auto":
+        return device if size_bytes <= REPLAY_SHARE * free_bytes else host
+    if size_bytes > free_bytes:
+        rule = (
+            f"must be auto or cpu, because the episodes need up to {size_bytes / 1e9:,.1f} GB, "
+            f"and the GPU has {free_bytes / 1e9:,.1f} GB free"
+        )
+        hint = "Or set a smaller train.replay."
+        raise ConfigError(Fault("train.replay_device", "cuda", rule, hint, related=("train.replay",)))
+    return device
 
 
 def set_matmul_precision(precision: Literal["highest", "high"]) -> None:

@@ -1,4 +1,4 @@
-"""Commands to install or upgrade what is missing, and the memory of this machine.
+"""Commands to install or upgrade what is missing, the installed version of faiss, and the memory of this machine.
 
 EMTC Lab is installed from a checkout or from a wheel; it is not on a package index. In a checkout, an extra is
 installed with `pip install -e ".[name]"`. With a wheel, the packages of the extra are installed by their names.
@@ -6,15 +6,17 @@ installed with `pip install -e ".[name]"`. With a wheel, the packages of the ext
 
 import re
 import sys
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import psutil
 
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 FROM_CHECKOUT: Final = "pip install -e . in a checkout of EMTC Lab"
 """Install command for texts that are read on another machine."""
+FIRST_FAISS: Final = (1, 15)
+"""The first usable version of `faiss-gpu`. Earlier wheels abort the process on Hopper GPUs."""
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -29,6 +31,25 @@ def get_install_command(extra: str) -> str:
         return f'pip install -e "{here}[{extra}]"'
     requirements = _list_requirements(extra)
     return f"pip install {' '.join(requirements)}" if requirements else f'pip install -e ".[{extra}]"'
+
+
+class Faiss(NamedTuple):
+    """The installed package `faiss-gpu`."""
+
+    version: str
+    """Empty if it is not installed."""
+    is_usable: bool
+    """Whether it has at least the version `FIRST_FAISS`."""
+
+
+def find_faiss() -> Faiss:
+    """Find the installed version of `faiss-gpu`. faiss is not imported."""
+    try:
+        text = version("faiss-gpu")
+    except PackageNotFoundError:
+        return Faiss("", is_usable=False)
+    numbers = [int(part) for part in re.findall(r"\d+", text)[:2]]
+    return Faiss(text, is_usable=tuple(numbers) >= FIRST_FAISS)
 
 
 def read_install_times() -> tuple[int, ...]:

@@ -176,9 +176,13 @@ METRICS = _registry(
     ),
     ("eval/overestimation", "return", "greedy Q_tot(s_0) minus the discounted return of the evaluation episodes"),
     ("eval/q_start", "return", "greedy Q_tot at the first step of the evaluation episodes"),
-    ("time/env_steps_per_second", "steps/s", "training env steps per second of active time since the last report"),
+    ("time/env_steps_per_second", "steps/s", "training env steps per second since the last report, without pauses"),
     ("time/update_ms", "ms", "time of one learner update"),
-    ("time/rollout_share", "fraction", "fraction of active time spent in environment steps and action selection"),
+    (
+        "time/rollout_share",
+        "fraction",
+        "fraction of time in environment steps and action selection, without pauses",
+    ),
     ("machine/cpu_percent", "% of a core", "CPU time of the trainer since the last report, divided by wall time"),
     (
         "machine/cpu_seconds",

@@ -6,16 +6,12 @@ whose state is saved is on the host. The tensors are small, and the copies run i
 `make_device_generator` is for large tensors that are drawn from a generator whose state is not saved.
 """
 
-import hashlib
-import logging
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from emtc_core.devices import send_tensor
-
-_LOG = logging.getLogger(__name__)
 
 
 def rand(shape: Sequence[int], *, generator: torch.Generator, device: torch.device) -> Tensor:
@@ -64,24 +60,3 @@ def make_device_generator(generator: torch.Generator, device: torch.device) -> t
 def make_thread_generator(generator: torch.Generator) -> torch.Generator:
     """Make a generator for one thread, seeded by a shared generator."""
     return torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
-
-
-def restore_generator(generator: torch.Generator, state: Tensor) -> None:
-    """Restore a saved state. The state of a GPU's generator is hashed to a seed, so the result is repeatable.
-
-    Source: implementation detail.
-
-    Args:
-        generator: CPU generator that is changed.
-        state: Result of `get_state` of a generator, a vector of bytes, shape [n] with any n.
-    """
-    state = state.cpu()
-    if state.shape == generator.get_state().shape:
-        generator.set_state(state)
-        return
-    digest = hashlib.sha256(state.numpy().tobytes()).digest()
-    generator.manual_seed(int.from_bytes(digest[:7]))
-    _LOG.warning(
-        "The checkpoint has the state of a GPU's random generator, which this version does not use. A seed is computed "
-        "from it: the result is repeatable, but the random numbers differ from those of the GPU's generator."
-    )

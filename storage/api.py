@@ -6,9 +6,8 @@
         best = db.runs("map=3m win_rate>0.8")
         steps = db.run(best["id"][0]).transitions(["env_step", "delta_mem", "beta"])
 
-By default the database is opened read-only, so a running trainer is not affected. A database of an older version is
-not upgraded: the error contains the command for it. The columns are those of the tables (`storage.models`). Functions
-that take a `Database` accept an `OpenDatabase` as well.
+By default the database is opened read-only, so a running trainer is not affected. The columns are those of the tables
+(`storage.models`). Functions that take a `Database` accept an `OpenDatabase` as well.
 """
 
 from collections.abc import Iterator, Sequence

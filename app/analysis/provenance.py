@@ -19,7 +19,7 @@ from emtc_core import __version__
 from storage.runs.rows import RunRow, format_seed, imported_label
 
 LIBRARIES = (
-    *("torch", "numpy", "numba", "scipy", "scikit-learn", "sqlalchemy", "faiss-gpu-cu12"),
+    *("torch", "numpy", "numba", "scipy", "scikit-learn", "sqlalchemy", "faiss-gpu"),
     *("gfootball", "jaxmarl", "jax", "smac", "smacv2", "pettingzoo", "gymnasium"),
 )
 

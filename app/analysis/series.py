@@ -17,7 +17,7 @@ from app.analysis.intervals import Values
 from app.analysis.quantities import REASONS_WITHOUT_VALUE, ROBUST, WIN_RATE, Quantity, add_success_rule
 from app.analysis.settings import Settings, name_task, with_code, write_value
 from app.analysis.variants import Variant, group_variants
-from emtc_core.config.resolve import flatten_stored
+from emtc_core.config.resolve import flatten_tree
 from storage.engine import Database
 from storage.queries.curves import evaluation_curves, metric_curves
 from storage.runs.rows import RunRow
@@ -231,7 +231,7 @@ def make_seeds(rows: Sequence[RunRow], frame: pd.DataFrame, quantity: Quantity =
     digests = _digest_evaluations(frame)
     return [
         SeedRun(
-            row.id, flatten_stored(with_code(row.config, row.versions)), curves.get(row.id, NO_CURVE),
+            row.id, flatten_tree(with_code(row.config, row.versions)), curves.get(row.id, NO_CURVE),
             row.live_status, row.env_steps, row.target_steps, row.created_at.timestamp(),
             distinct.get(row.id, NO_CURVE.values), robust=robust.get(row.id, NO_CURVE),
             evaluations=digests.get(row.id),

@@ -24,7 +24,7 @@ from app.analysis.settings import (
     write_value,
 )
 from emtc_core.config.base import IMPORTED
-from emtc_core.config.resolve import Value, flatten_stored
+from emtc_core.config.resolve import Value, flatten_tree
 from emtc_core.config.run import list_algos
 
 Key = TypeVar("Key", bound=Hashable)
@@ -78,7 +78,7 @@ def group_variants(configs: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
         configs: Stored configurations by run id, nested or flat. The training length is part of a name only if runs
             with otherwise equal settings have different lengths.
     """
-    flat = {run_id: flatten_stored(config) for run_id, config in configs.items()}
+    flat = {run_id: flatten_tree(config) for run_id, config in configs.items()}
     changes = _add_imported_differences(flat, {run_id: find_changes(settings) for run_id, settings in flat.items()})
     shared = _find_shared(changes)
     budgets = _find_budgets(flat)
@@ -107,7 +107,7 @@ def group_variants(configs: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
 
 def list_run_code_warnings(configs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     """Return a warning per variant whose seeds were trained by different code; see `settings.list_code_warnings`."""
-    flat = {run_id: flatten_stored(config) for run_id, config in configs.items()}
+    flat = {run_id: flatten_tree(config) for run_id, config in configs.items()}
     variants = group_variants(configs)
     return list_code_warnings({variant.label: [flat[run_id] for run_id in variant.run_ids] for variant in variants})
 
@@ -117,7 +117,7 @@ def list_differences(configs: Mapping[str, Mapping[str, Any]], variants: Sequenc
 
     Only runs whose algorithm reads a setting are compared; the cell of the others is "–".
     """
-    flat = {run_id: flatten_stored(configs[run_id]) for variant in variants for run_id in variant.run_ids}
+    flat = {run_id: flatten_tree(configs[run_id]) for variant in variants for run_id in variant.run_ids}
     keys = sorted({key for values in flat.values() for key in values})
 
     def list_read(key: str, run_ids: Iterable[str]) -> list[Value]:

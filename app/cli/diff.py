@@ -9,7 +9,7 @@ from app.analysis.series import read_seeds
 from app.analysis.settings import write_value
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, Where, print_json, print_message, print_table
 from app.cli.runs import check_run_count, choose_runs
-from emtc_core.config.resolve import flatten_file, flatten_stored
+from emtc_core.config.resolve import flatten_tree
 from storage.engine import open_database
 from storage.runs.rows import RunRow, find_run
 
@@ -58,8 +58,8 @@ def diff(
 def _describe(row: RunRow) -> dict[str, dict[str, Any]]:
     """Return the settings, versions and results of a run, each by key."""
     return {
-        "settings": flatten_stored(row.config),
-        "versions": {**flatten_file(row.versions), "device": row.device},
+        "settings": flatten_tree(row.config),
+        "versions": {**flatten_tree(row.versions), "device": row.device},
         "results": {name: getattr(row, name) for name in _RESULTS} | {"status": row.live_status},
     }
 

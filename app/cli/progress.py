@@ -1,6 +1,7 @@
 """Progress of a run: a bar on a terminal, otherwise regular lines on stderr."""
 
 import contextlib
+import time
 from collections.abc import Callable, Generator
 
 from rich.console import Console
@@ -8,17 +9,14 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.text import Text
 
 from app.analysis.format import format_count, format_duration, format_number, format_percent
 from app.analysis.quantities import get_success_threshold, name_success, read_last_success_rate
 from app.cli.output import print_message
-from emtc_core.active_clock import ACTIVE_CLOCK
 from emtc_core.errors import EmtcError
 from storage.engine import Database
 from storage.runs.rows import find_run
@@ -53,16 +51,16 @@ class ProgressLines:
         read_rate: Callable[[], float | None],
         label: str = "win rate",
         write: Callable[[str], None] = print_message,
-        clock: Callable[[], float] = ACTIVE_CLOCK.read,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Speed and remaining time are computed from the steps and the active time since the last line.
+        """Speed and remaining time are computed from the steps and the time since the last line.
 
         Args:
             total: Budget [env steps].
             read_rate: Returns the win rate or success rate of the last evaluation; None before the first.
             label: Name of that rate.
             write: Called with each line.
-            clock: Clock of the active time [s].
+            clock: Monotonic clock [s].
         """
         self._total, self._read_rate, self._write, self._clock = total, read_rate, write, clock
         self._label = label
@@ -97,14 +95,6 @@ def _last_rate(database: Database, run_id: str, threshold: float | None) -> floa
     return None
 
 
-class _TimeLeftColumn(TimeRemainingColumn):
-    """The remaining time; "paused" while the training is paused."""
-
-    def render(self, task: Task) -> Text:
-        """Make the text of the column."""
-        return Text("paused", style="progress.remaining") if ACTIVE_CLOCK.is_paused else super().render(task)
-
-
 @contextlib.contextmanager
 def _bar(console: Console, total: int) -> Generator[OnProgress]:
     columns = (
@@ -113,8 +103,8 @@ def _bar(console: Console, total: int) -> Generator[OnProgress]:
         MofNCompleteColumn(),
         TextColumn("env steps"),
         TimeElapsedColumn(),
-        _TimeLeftColumn(),
+        TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, get_time=ACTIVE_CLOCK.read) as progress:
+    with Progress(*columns, console=console) as progress:
         task = progress.add_task("training", total=total)
         yield lambda env_step: progress.update(task, completed=min(env_step, total))

@@ -1,7 +1,7 @@
 """Check which optional parts are installed and usable, and how to install the others: `emtc doctor`, page Health.
 
-Torch and faiss are loaded in other processes, because the app never loads them and faiss may abort its process. If
-there is a GPU, two of its results are compared with the CPU.
+Torch is loaded in another process, because the app never loads it. If there is a GPU, two of its results are compared
+with the CPU.
 """
 
 import importlib.metadata
@@ -15,8 +15,7 @@ from typing import Any
 
 from emtc_core.envs.registry import list_doctor_rows
 from emtc_core.errors import ConfigError, StorageError
-from emtc_core.faiss_probe import probe_faiss
-from emtc_core.install import CHECKOUT, FROM_CHECKOUT, get_install_command
+from emtc_core.install import CHECKOUT, FIRST_FAISS, FROM_CHECKOUT, find_faiss, get_install_command
 from emtc_core.kernel_cache import check_kernel_cache
 from storage.files import FILES_VARIABLE, check_files_folder, get_configured_folder
 
@@ -109,23 +108,20 @@ def _list_gpu_checks(gpu: dict[str, Any]) -> list[Check]:
 
 
 def _check_faiss(gpu: str) -> Check:
-    """Check whether faiss can search neighbors on a GPU, with a search in another process."""
+    """Check whether a usable version of faiss for GPUs is installed, and whether there is a GPU."""
     without = "torch compares every node on the GPU" if gpu else "neighbors are searched on the CPU"
     install = get_install_command("gpu")
-    probe = probe_faiss()
-    if probe.state == "usable":
-        return _make_check("faiss", True, f"{probe.version}, GPU neighbor search")
-    if probe.state == "not installed":
+    faiss = find_faiss()
+    if not faiss.version:
         return _make_check("faiss", False, f"not installed; {without}", advice=install)
-    if probe.state == "not loadable":
-        return _make_check("faiss", False, f"it does not load; {without}", advice=f"{install} --force-reinstall")
-    if probe.state == "no GPU support":
-        return _make_check("faiss", False, f"{probe.version} without GPU support; {without}", advice=install)
-    if probe.state == "no GPU":
+    if not faiss.is_usable:
+        needed = ".".join(map(str, FIRST_FAISS))
+        detail = f"{faiss.version} is too old, {needed} or newer is needed; {without}"
+        return _make_check("faiss", False, detail, advice=f"{install} --upgrade")
+    if not gpu:
         advice = "a GPU, its driver, and a torch for CUDA"
-        return _make_check("faiss", False, f"{probe.version}, but there is no GPU to use; {without}", advice=advice)
-    upgrade = f"{install} --upgrade"
-    return _make_check("faiss", False, f"{probe.version} fails on this GPU; {without}: {probe.detail}", advice=upgrade)
+        return _make_check("faiss", False, f"{faiss.version}, but there is no GPU to use; {without}", advice=advice)
+    return _make_check("faiss", True, f"{faiss.version}, GPU neighbor search")
 
 
 def _check_chrome() -> Check:

@@ -16,7 +16,9 @@ from emtc_core.envs.base import EnvInfo, Observation, VectorEnv
 from emtc_core.envs.checker import list_observation_faults
 from emtc_core.errors import ConfigError, EmtcError, EnvDataError, Fault
 from emtc_core.install import memory_bytes
+from emtc_core.memory_estimate import estimate_memory
 from emtc_core.plugins import find_failed_plugin
+from emtc_core.replay_buffer.sizes import PAGE_ROWS, count_episode_pages, count_row_bytes
 
 P = ParamSpec("P")
 
@@ -33,15 +35,13 @@ def check_fits(config: RunConfig, info: EnvInfo) -> None:
         ConfigError: If they do not fit, with the sizes and a proposal.
     """
     train, available_bytes = config.train, MEMORY_SHARE * memory_bytes()
-    n_values = info.n_agents * info.obs_dim + info.state_dim
-    step_bytes = 4 * n_values + info.n_agents * (info.n_actions + 8) + 8
-    length = info.episode_limit + 1
-    n_temporary = (2 * train.batch + train.n_envs) * length  # a batch, its copy, and the episodes being played
-    n_stored = min(train.replay * length, train.t_max + train.replay)
-    needed_bytes = (n_stored + n_temporary) * step_bytes
+    sizes = estimate_memory(config, info)
+    needed_bytes = sizes["replay"] + sizes["batches"]
     if needed_bytes <= available_bytes:
         return
-    max_replay = int(available_bytes / step_bytes / length) - 2 * train.batch - train.n_envs
+    n_values = info.n_agents * info.obs_dim + info.state_dim
+    episode_bytes = count_episode_pages(info) * PAGE_ROWS * count_row_bytes(info)
+    max_replay = int((available_bytes - sizes["batches"]) // episode_bytes) - 1  # the buffer has one page more
     can_shrink_replay = max_replay >= train.batch
     advice = (
         f"Set train.replay={max_replay}"

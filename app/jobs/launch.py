@@ -21,10 +21,10 @@ from app.analysis.format import format_run_count
 from app.analysis.provenance import library_versions
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
-from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import check_available, check_importable, get_env_info
 from emtc_core.errors import EmtcError, RunStateError, StorageError, make_cuda_error
 from emtc_core.kernel_cache import check_kernel_cache
+from emtc_core.memory_estimate import estimate_memory
 from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
 from storage.engine import Database, check_not_read_only, is_read_only
 from storage.files import check_files_folder, run_folder
@@ -57,11 +57,6 @@ _TYPICAL_START_S = 10.0
 """Typical time from the start of a trainer to its first env step on two cores [s]; of the same measurement."""
 _DISK_BYTES_PER_STEP = 150
 _SNAPSHOT_BYTES_PER_NODE = 60
-_TRAINER_BYTES = 600e6
-"""Main memory of a trainer without episodes and nodes."""
-_MEMORY_BYTES_PER_NODE = 61
-_PAGE_ROWS = 16
-"""The replay buffer reserves its rows in pages of this size."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +81,15 @@ def check_startable(config: RunConfig) -> None:
     check_kernel_cache()
     check_available(config.env)
     check_importable(config.env)
-    for key in ("device", "replay_device"):
-        if getattr(config.train, key) == "cuda" and not _has_cuda():
-            raise make_cuda_error(f"train.{key}")
+    train = config.train
+    devices = {
+        "train.device": train.device,
+        "train.replay_device": train.replay_device,
+        "memory.index_device": config.memory.index_device,
+    }
+    for key, device in devices.items():
+        if device == "cuda" and not _has_cuda():
+            raise make_cuda_error(key)
 
 
 def launch_run(db: Database, config: RunConfig, *, name: str | None = None, launch_token: str | None = None) -> str:
@@ -172,7 +173,7 @@ def estimate(db: Database | None, config: RunConfig) -> Estimate:
         nodes * _SNAPSHOT_BYTES_PER_NODE / 2 + 0.5 * 2 * state_dim * min(nodes, 20_000)
     )
     disk = steps * (_DISK_BYTES_PER_STEP + 1.5 * state_dim) + snapshots
-    return Estimate(seconds, disk, basis, _estimate_memory(config, info))
+    return Estimate(seconds, disk, basis, sum(estimate_memory(config, info).values()))
 
 
 def spawn(arguments: list[str], log: Path, *, db: Database | None = None) -> subprocess.Popen[bytes]:
@@ -285,24 +286,6 @@ def _has_cuda() -> bool:
     """Whether torch finds a CUDA device. Another process checks it, because the app never loads torch."""
     code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False).returncode == 0
-
-
-def _estimate_memory(config: RunConfig, info: EnvInfo | None) -> float:
-    """Return an upper bound of a trainer's memory on the CPU [bytes]: itself, the replay buffer and the memory nodes.
-
-    `emtc_core.training.memory_plan` computes the exact value when a run starts. This bound does not depend on the
-    learner.
-    """
-    if info is None:
-        return _TRAINER_BYTES
-    steps = config.train.t_max + info.episode_limit
-    episode_rows = _PAGE_ROWS * -(-(info.episode_limit + 1) // _PAGE_ROWS)
-    max_rows = min(steps + _PAGE_ROWS * config.train.replay, config.train.replay * episode_rows)
-    rows = 0 if config.backbone == "mappo" else max_rows
-    row_bytes = info.n_agents * (4 * info.obs_dim + info.n_actions + 8) + 4 * info.state_dim + 8
-    nodes = min(config.memory.capacity, 2 * steps) if config.uses_memory else 0
-    node_bytes = _MEMORY_BYTES_PER_NODE + 4 * info.state_dim + 12 * config.embed.dim
-    return _TRAINER_BYTES + rows * row_bytes + nodes * node_bytes
 
 
 def _estimate_duration(db: Database | None, config: RunConfig) -> tuple[float, str]:

@@ -13,10 +13,9 @@ from typing import Final, TypeVar
 from emtc_core.config.plugin_settings import ORIGINS, find_owner
 from emtc_core.config.resolve import (
     Value,
-    current_key,
     describe_fields,
     flatten,
-    flatten_stored,
+    flatten_tree,
     resolve,
     suggest,
 )
@@ -76,8 +75,8 @@ def is_field(name: str) -> bool:
 
 
 def read_texts(given: Texts) -> dict[str, str]:
-    """Select the fields of the form from URL parameters, and replace old names of settings by the present ones."""
-    texts = {current_key(name): text.strip()[:MAX_CHARACTERS] for name, text in given.items() if is_field(name)}
+    """Select the fields of the form from URL parameters."""
+    texts = {name: text.strip()[:MAX_CHARACTERS] for name, text in given.items() if is_field(name)}
     return {_FIELD_OF_SETTING.get(key, key): text for key, text in texts.items()}
 
 
@@ -201,7 +200,7 @@ def make_texts(stored: Mapping[str, object], *, name: str = "") -> dict[str, str
 
     A setting that this version does not know is included, so that the form reports it.
     """
-    settings = flatten_stored(stored)
+    settings = flatten_tree(stored)
     texts = {
         PRESET: str(settings.get("preset", "paper")),
         ALGO: str(settings.get("algo", "")),

@@ -220,8 +220,8 @@ def export_policy(db: Database, run: str, out: Path, *, checkpoint: CheckpointCh
 def _find_best(db: Database, row: RunRow, steps: Sequence[int]) -> tuple[int, str]:
     """Return the env step of the best evaluation, or the nearest available one, and the reason for the choice.
 
-    Evaluations are ordered by win rate, then return, then env step. The checkpoint of the best evaluation is missing in
-    runs of earlier versions, and where the disk was full.
+    Evaluations are ordered by win rate, then return, then env step. The checkpoint of the best evaluation is missing
+    if the disk was full.
     """
     frame = evaluations(db, row.id)
     if not len(frame):

@@ -20,7 +20,6 @@ from app.jobs.external_env import ExternalEnv, check_fits
 from app.jobs.launch import LOG_NAME
 from app.jobs.provenance import record_provenance
 from app.jobs.signals import StopSignals, record_stop, stop_signals
-from emtc_core.active_clock import ACTIVE_CLOCK
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.config.run import RunConfig
 from emtc_core.config.train import EnvConfig
@@ -29,6 +28,8 @@ from emtc_core.devices import choose_device
 from emtc_core.envs.base import VectorEnv
 from emtc_core.envs.registry import describe_env, is_external, make_env
 from emtc_core.errors import CheckpointError, EmtcError, RunInterruptedError, RunStateError, StorageError
+from emtc_core.install import memory_bytes
+from emtc_core.memory_estimate import describe_memory
 from emtc_core.plugins import describe_failure, find_failed_plugin, get_plugin
 from emtc_core.threads import choose_threads, configure_threads
 from emtc_core.training.checkpoint import CheckpointStore, LoadedCheckpoint
@@ -78,7 +79,7 @@ def train_run(
         if token is None:
             token = new_token = make_token()
             retry_transient(database, lambda: claim_to_train(database, run_id, new_token))
-        with _record_failures(database, run_id, token, handler), log_compilation(announce), ACTIVE_CLOCK.watch():
+        with _record_failures(database, run_id, token, handler), log_compilation(announce):
             config, device = _mark_started(database, run_id, token)
             summary = _train(
                 *(database, run_id, config, device),
@@ -189,7 +190,8 @@ def _train(
         stoppable = signals.as_control(control, blocked=lambda: recorder.blocked)
         trainer = _make_trainer(config, recorder, stoppable, store, device, on_progress, signals.env_calls)
         retry_transient(database, lambda: record_provenance(database, run_id, config.env, device=device, token=token))
-        for line in trainer.memory_plan.describe():
+        replay_device = trainer.replay_device.type
+        for line in describe_memory(trainer.memory_sizes, replay_device=replay_device, host_bytes=memory_bytes()):
             announce(line)
         if checkpoint is not None:
             trainer.set_state(checkpoint.state)  # before later rows are superseded, because it may fail

@@ -43,8 +43,6 @@ MIME: dict[NotebookFormat, str] = {
 FOLDER = "figures"
 INSTALL = f"Install EMTC Lab in this kernel with: {FROM_CHECKOUT}."
 
-_RENAMED_FIGURES: Final = {("live", "learning-curves"): "outcomes"}
-"""Page and name of a figure in entries of earlier versions → its current name."""
 _TEXT_OPTIONS: Final = ("title", "caption")
 _MAX_LINE_LENGTH: Final = 100
 _CONTENT_SECURITY_POLICY: Final = (
@@ -214,7 +212,7 @@ def to_notebook(entries: Sequence[NotebookEntry], *, database: str, address: str
 def make_recipe(view: PinnedView, figure: Figure) -> str | None:
     """Make the line of Python that draws a figure from the database; None if the view is not sufficient for that."""
     try:
-        kind = find_figure(_RENAMED_FIGURES.get((view.page, view.figure), view.figure))
+        kind = find_figure(view.figure)
         options = _collect_options(view, figure, kind)
         kind.read_options(options)
         json.dumps(options, allow_nan=False)  # raises for NaN and infinity, which have no literal in Python

@@ -321,7 +321,6 @@ class Choice(Parameter[Any]):
     Args:
         in_url_as_default: Whether the value is written into the URL even if it is the default, because the default
             changes when there are more data.
-        accepts_labels: Whether the URL may contain the label of an option, as URLs of earlier versions do.
     """
 
     def __init__(
@@ -329,12 +328,10 @@ class Choice(Parameter[Any]):
         name: str,
         *pages: str,
         in_url_as_default: bool = False,
-        accepts_labels: bool = False,
         is_pinned: bool = True,
         pins_default: bool = False,
     ) -> None:
         self.in_url_as_default = in_url_as_default
-        self.accepts_labels = accepts_labels
         super().__init__(name, *pages, default=None, is_pinned=is_pinned, pins_default=pins_default)
 
     def list_texts(self) -> list[str]:
@@ -356,7 +353,7 @@ class Choice(Parameter[Any]):
         default = options[0] if default is None else default
 
         def parse(texts: Sequence[str]) -> Any:
-            return _find_option(texts[-1], options, format_func if self.accepts_labels else str)
+            return _find_option(texts[-1], options)
 
         value = self._read(parse, default, format_func, accepts_empty_text="" in options)
         if self.in_url_as_default:
@@ -437,7 +434,7 @@ class Choices(Parameter[list[Any]]):
             values = []
             for text in self.read():
                 try:
-                    values.append(_find_option(text, all_options, str))
+                    values.append(_find_option(text, all_options))
                 except ValueError:
                     unknown.append(text)
         values = list(dict.fromkeys(values))
@@ -624,16 +621,15 @@ def _show_notice(notice: str) -> None:
     (st if container is None else container).warning(notice, icon=":material/link_off:")
 
 
-def _find_option(text: str, options: Sequence[Any], format_func: Callable[[Any], str]) -> Any:
-    """Find an option by its text, or by its label. With `format_func=str`, labels are not accepted.
+def _find_option(text: str, options: Sequence[Any]) -> Any:
+    """Find an option by its text.
 
     Raises:
         ValueError: If there is none.
     """
-    for to_text in (str, format_func):
-        for option in options:
-            if to_text(option) == text:
-                return option
+    for option in options:
+        if str(option) == text:
+            return option
     raise ValueError(f"no option {text!r}")
 
 

@@ -27,7 +27,7 @@ from storage.sql.glossary import EXAMPLES, describe_schema
 from storage.sql.query import MAX_QUERY_LENGTH, QueryCancel, QueryResult, run_query
 
 _QUERY: Final = Text("q", "sql", max_characters=MAX_QUERY_LENGTH)
-_TABLE: Final = Choice("table", "sql", accepts_labels=True)
+_TABLE: Final = Choice("table", "sql")
 _ROWS: Final = Choice("rows", "sql")
 _SHOWS_CHART: Final = Flag("chart", "sql")
 _STATE: Final = "sql_query"

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -47,27 +47,6 @@ _TYPE_RULES: Final = {
     "dict_": "must be a table of settings",
 }
 """Prefix of pydantic's error type → rule."""
-
-
-@dataclass(frozen=True)
-class FormerDefault:
-    """Value of a setting in runs of earlier versions, which did not have this setting.
-
-    It is needed only if the value differs from the present default. It is in the annotation of the field.
-    """
-
-    value: Value
-    env: str = ""
-    """Applies only to runs of this environment; empty: all."""
-    algos: tuple[str, ...] = ()
-    """Applies only to algorithms with one of these name prefixes; empty: all."""
-
-
-@dataclass(frozen=True)
-class FormerKey:
-    """Key of a setting in earlier versions, still accepted. It is in the annotation of the field."""
-
-    key: str
 
 
 class ConfigSection(BaseModel):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from emtc_core.config.base import LARGEST, MEMORY_ALGO_PREFIXES, ConfigSection, FormerDefault, PluginName, SettingError
+from emtc_core.config.base import LARGEST, ConfigSection, PluginName, SettingError
 from emtc_core.config.plugin_settings import complete_arguments
 from emtc_core.errors import Fault
 
@@ -31,6 +31,8 @@ class MemoryConfig(ConfigSection):
     """Distance that is compared with delta. l2: Euclidean (paper); linf: the largest difference of a coordinate (EMU's code). A10."""
     index: Literal["live", "stale_target_update"] = "live"
     """Nodes that a lookup searches. live: the current ones; stale_target_update: those that existed when the target networks were last updated (EMU's code). A13."""
+    index_device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device of the search for the nearest node at any distance (on_miss = nearest). cpu: SciPy's k-d tree; cuda: faiss-gpu from version 1.15 on if it is installed, else torch compares every node; auto: the device of the learner. All find the same nodes."""
     norm_interval: Literal["rebuild", "200_steps"] = "rebuild"
     """When mean and standard deviation for delta_space = normalized are recomputed. rebuild: when the index is rebuilt, that is at the first write, after each refit, and before a write if the nodes created since then, evicted ones included, are at least a quarter of the nodes at that time; 200_steps: also before a write after every 200 env steps (EMU's code). A15."""
     store_terminal: bool = True
@@ -90,11 +92,11 @@ class EmbedConfig(ConfigSection):
     """B: nodes per gradient step [nodes]."""
     min_entries: Annotated[int, Field(ge=2, le=LARGEST)] = 1024
     """Number of nodes from which refits start, unless min_episodes were written before [nodes]. B10."""
-    min_episodes: Annotated[int, Field(ge=0, le=LARGEST), FormerDefault(0, algos=MEMORY_ALGO_PREFIXES)] = 32
+    min_episodes: Annotated[int, Field(ge=0, le=LARGEST)] = 32
     """After this many written episodes, refits start even with fewer than min_entries nodes. If states merge into a few nodes, only a refit can separate them. 0: only the number of nodes counts (EMU's code) [episodes]. B15."""
     reduction: Literal["mean", "sum"] = "mean"
     """How the reconstruction losses of a batch are reduced to one number: mean (Algorithm 1) or sum (EMU's code). B6."""
-    return_scale: Annotated[Literal["none", "std"], FormerDefault("none", algos=MEMORY_ALGO_PREFIXES)] = "std"
+    return_scale: Literal["none", "std"] = "std"
     """Unit of H in the return loss. none: the loss is (H - H^)² as in the paper; with returns of about 20 it is much larger than InfoNCE. std: H is divided by sigma_H, the running standard deviation of H over the nodes of the refits; the loss is ((H - H^) / sigma_H)². B15."""
     lambda_rcon: Weight = 0.1
     """Weight of the state reconstruction (Eq. 5)."""
@@ -140,13 +142,13 @@ class GateConfig(ConfigSection):
     """stored: beta is computed once, when the episode is written (Algorithm 3); recompute: at each update. C5."""
     successor: Literal["nn", "link"] = "nn"
     """Node that gives H(s'). nn: the node of the actual next state; link: the successor idx_next of the node of s. C1."""
-    lookup: Annotated[Literal["nearest", "written"], FormerDefault("written", algos=MEMORY_ALGO_PREFIXES)] = "nearest"
+    lookup: Literal["nearest", "written"] = "nearest"
     """Node that gives H of a state. nearest: the nearest node, found by a search (Algorithm 3); written: the node that Algorithm 2 assigned to the state. C2."""
     timing: Literal["after_write", "before_write"] = "after_write"
     """Compute the gate of an episode after it is written to the memory (Algorithm 3), or before. C19."""
     on_miss: Literal["block", "pass", "nearest"] = "block"
     """If no node is within delta. block: beta = 0; pass: beta = 1; nearest: use the nearest node at any distance. With memory.index = stale_target_update this node may have been evicted since the index was built; then beta = 0. C2."""
-    on_empty: Annotated[Literal["pass", "block"], FormerDefault("block", algos=MEMORY_ALGO_PREFIXES)] = "pass"
+    on_empty: Literal["pass", "block"] = "pass"
     """If the index has no nodes (first episode, or index not built yet). pass: beta = 1, because an empty memory has no inconsistency; block: beta = 0. C2."""
     terminal_value: Literal["zero", "lookup"] = "zero"
     """H(s') of a terminating transition: 0, or the value of the terminal state's node. C3."""

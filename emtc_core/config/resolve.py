@@ -19,9 +19,6 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ValidationError
 
 from emtc_core.config.base import (
-    IMPORTED,
-    FormerDefault,
-    FormerKey,
     SettingError,
     Value,
     convert_errors,
@@ -39,7 +36,6 @@ _MAX_KEY_CHARS = 80
 _INIT_DESIRABILITY = "memory.init_desirability"
 _DEFAULT_MAP = "3m"
 _START_VALUES = {"algo": "emtc-qplex", "seed": 1, "preset": "paper", "env.name": "skirmish"}
-_REMOVED_KEYS = {"gate.reward"}  # settings of earlier versions that had only one choice
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,7 @@ def resolve(
         "algo": algo, "seed": seed, "preset": preset, "env.name": env, "env.map": map, "train.t_max": steps,
     }  # fmt: skip
     given = {key: value for key, value in arguments.items() if value is not None} | parse_overrides(overrides)
-    from_file = _rename_keys(flatten_file(parse_toml(read_text(file), str(file)))) if file else {}
+    from_file = flatten_tree(parse_toml(read_text(file), str(file))) if file else {}
     start: dict[str, Any] = {**_START_VALUES, **from_file, **given}
     preset, algo, env = str(start["preset"]), str(start["algo"]), str(start["env.name"])
     map = str(start["env.map"]) if "env.map" in start else find_default_map(env)
@@ -123,8 +119,8 @@ def flatten(config: RunConfig) -> dict[str, Value]:
     return dict(_flatten(config.model_dump(mode="json"), ""))
 
 
-def flatten_file(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the tables of a file that a user wrote to values by dotted key. Nothing is added.
+def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the tables of a file, or the stored configuration of a run, to values by dotted key.
 
     Raises:
         ConfigError: If it is nested too deeply.
@@ -135,75 +131,13 @@ def flatten_file(tree: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError("is nested too deeply", key="configuration") from exc
 
 
-def flatten_stored(tree: Mapping[str, Any]) -> dict[str, Value]:
-    """Convert the stored configuration of a run to values by dotted key, with the keys of this version.
-
-    Settings that are newer than the run are added with the value that the program used at that time, and removed
-    settings are left out. A run that was imported from another program is not changed.
-
-    Args:
-        tree: Configuration from the database or a checkpoint, written by any version. It may be flat already.
-
-    Raises:
-        ConfigError: If it is nested too deeply.
-    """
-    flat = flatten_file(tree)
-    return flat if flat.get("preset") == IMPORTED else _complete_stored(flat)
-
-
-def find_former_default(key: str) -> FormerDefault | None:
-    """Return the value that runs used before a setting existed; None if it equals the present default."""
-    return _list_former_defaults().get(current_key(key))
-
-
-def current_key(key: str) -> str:
-    """Return the current key of a setting for a current or former key."""
-    return _list_former_keys().get(key, key)
-
-
-def stored_keys(key: str) -> tuple[str, ...]:
-    """List all keys under which runs have stored a setting, the current key first."""
-    current = current_key(key)
-    return (current, *(former for former, renamed in _list_former_keys().items() if renamed == current))
-
-
-@cache
-def _list_former_defaults() -> dict[str, FormerDefault]:
-    fields = _walk_fields(RunConfig, "")
-    return {key: note for key, field in fields for note in field.metadata if isinstance(note, FormerDefault)}
-
-
-@cache
-def _list_former_keys() -> dict[str, str]:
-    """Return former key → current key."""
-    fields = _walk_fields(RunConfig, "")
-    return {note.key: key for key, field in fields for note in field.metadata if isinstance(note, FormerKey)}
-
-
-def _rename_keys(flat: Mapping[str, Any]) -> dict[str, Any]:
-    return {current_key(key): value for key, value in flat.items()}
-
-
-def _complete_stored(flat: dict[str, Value]) -> dict[str, Value]:
-    """Add settings that are newer than the run, with the value that was used at that time. Leave out removed settings."""
-    env, algo = flat.get("env.name"), str(flat.get("algo"))
-    before = {
-        key: note.value
-        for key, note in _list_former_defaults().items()
-        if note.env in ("", env) and (not note.algos or algo.startswith(note.algos))
-    }
-    return before | {key: value for key, value in _rename_keys(flat).items() if key not in _REMOVED_KEYS}
-
-
 def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
     """Rebuild the configuration of a stored run.
-
-    A setting that is newer than the run gets the value that the program used at that time.
 
     Raises:
         ConfigError: If the stored settings are not valid in this version.
     """
-    return _validate(flatten_stored(stored))
+    return _validate(flatten_tree(stored))
 
 
 def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
@@ -277,22 +211,22 @@ def _make_unknown_key_fault(key: str, all_keys: Iterable[str]) -> Fault:
 
 
 def parse_overrides(overrides: Mapping[str, Value] | Sequence[str]) -> dict[str, Any]:
-    """Return settings by current dotted key. Values of "key=value" texts are parsed.
+    """Return settings by dotted key. Values of "key=value" texts are parsed.
 
     Raises:
         ConfigError: If a text has no key or no value.
     """
     if isinstance(overrides, Mapping):
-        return _rename_keys(overrides)
+        return dict(overrides)
     fields = {info.key: info for info in describe_fields()}
     parsed = {}
     for text in overrides:
         key, sign, value = text.partition("=")
         if not sign or not key.strip():
             raise ConfigError("must be key=value", key="--set", value=text)
-        info = fields.get(current_key(key.strip()))
+        info = fields.get(key.strip())
         parsed[key.strip()] = parse_value(info, value) if info else value.strip()
-    return _rename_keys(parsed)
+    return parsed
 
 
 def _preset_values(preset: str, *, env: str, map: str, algo: str) -> dict[str, Any]:

@@ -118,6 +118,13 @@ class RunConfig(ConfigSection):
         return self
 
     @model_validator(mode="after")
+    def _check_index_device(self) -> "RunConfig":
+        if self.memory.index_device == "cuda" and self.train.device == "cpu":
+            rule = "must be auto or cpu if train.device = cpu"
+            raise SettingError(Fault("memory.index_device", "cuda", rule, related=("train.device",)))
+        return self
+
+    @model_validator(mode="after")
     def _check_plugins(self) -> "RunConfig":
         check_installed(self._get_plugin_settings(), self.plugins)
         for env, origin in self.plugins.get("env", {}).items():

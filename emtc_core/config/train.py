@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from emtc_core.config.base import LARGEST, ConfigSection, FormerDefault, FormerKey, PluginName, SettingError
+from emtc_core.config.base import LARGEST, ConfigSection, PluginName, SettingError
 from emtc_core.config.plugin_settings import validate_arguments
 from emtc_core.errors import Fault
 
@@ -20,10 +20,9 @@ Steps = Annotated[int, Field(ge=1, le=LARGEST)]
 class SkirmishConfig(ConfigSection):
     """The embedded simulator."""
 
-    spawn_jitter: Annotated[float, Field(ge=0, le=0.5), FormerDefault(0.05, env="skirmish")] = 0.0
+    spawn_jitter: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     """Maximum random shift of each unit along each axis if units start at the map's positions [cells]. 0, as in SMAC: units
-    start at the same positions in every episode, and only the random weapon delay differs. Runs stored before this
-    setting existed had 0.05."""
+    start at the same positions in every episode, and only the random weapon delay differs."""
     random_start: RandomStart = "none"
     """Where units start. none: at the map's positions; surround: allies in the middle, enemies in one to four groups
     on the diagonals around them; reflect: allies at random positions in the western half, enemies mirrored;
@@ -102,7 +101,7 @@ class TrainConfig(ConfigSection):
     """Discount."""
     reward_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """Factor on the environment's reward, applied before rewards are stored; 100 on football. C8."""
-    updates_per_episode: Annotated[int, Field(ge=1, le=100), FormerKey("train.num_circle")] = 1
+    updates_per_episode: Annotated[int, Field(ge=1, le=100)] = 1
     """Gradient updates per collected episode. C15."""
     batch: Annotated[int, Field(ge=1, le=4096)] = 32
     """Episodes per update."""

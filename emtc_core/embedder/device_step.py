@@ -22,10 +22,6 @@ from emtc_core.repeated_step import RepeatedStep
 
 VIEW_BYTES = 16 * 2**20
 """Size of the states that are augmented together [bytes]: few launches with little temporary memory."""
-LIVE_VIEWS = 11
-"""Largest number of temporary tensors of `VIEW_BYTES` bytes during augmentation."""
-LIVE_MATRICES = 6
-"""Largest number of temporary [B, B] matrices during a step."""
 
 
 def get_device_step(embedder: Embedder, *, rows: int, batches: int) -> "DeviceStep":
@@ -43,16 +39,6 @@ def get_device_step(embedder: Embedder, *, rows: int, batches: int) -> "DeviceSt
         step = DeviceStep(embedder, rows=rows, batches=max(batches, config.samples // config.batch))
         embedder.device_step = step
     return step
-
-
-def count_step_bytes(config: EmbedConfig, state_dim: int) -> int:
-    """Compute an upper bound of the device memory [bytes] of the step, with the temporary tensors of augmentation."""
-    if config.type == "random":
-        return 0
-    views, sample_rows = count_views(config), max(config.samples, config.batch)
-    sample_numbers = sample_rows * (views * (state_dim + 1) + 1)
-    step_numbers = config.batch * (views * (state_dim + 1 + 4 * config.hidden) + LIVE_MATRICES * config.batch)
-    return 4 * (sample_numbers + step_numbers) + LIVE_VIEWS * VIEW_BYTES
 
 
 def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:

@@ -18,7 +18,6 @@ from emtc_core.config.memory import EmbedConfig
 from emtc_core.devices import copy_state, send_tensor
 from emtc_core.embedder.float64_encoder import encode_float64
 from emtc_core.embedder.return_scale import ReturnScale
-from emtc_core.random_tensors import restore_generator
 
 State = NDArray[np.float32] | Tensor
 Times = NDArray[np.integer[Any]] | Tensor
@@ -254,10 +253,9 @@ class Embedder:
         self.decoder.load_state_dict(state["decoder"])
         self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.lr, fused=True)
         self.optimizer.load_state_dict(state["optimizer"])
-        if "return_scale" in state:  # missing in older checkpoints
-            self.return_scale.set_state(state["return_scale"])
-        restore_generator(self.generator, state["generator"])
-        restore_generator(self._init_generator, state["init_generator"])
+        self.return_scale.set_state(state["return_scale"])
+        self.generator.set_state(state["generator"])
+        self._init_generator.set_state(state["init_generator"])
 
 
 def _widen(weight: Tensor, bias: Tensor | None, *, inputs: int) -> tuple[Tensor, Tensor | None]:
@@ -294,8 +292,8 @@ def _send(values: State | Times, device: torch.device) -> Tensor:
 
 def _random_projection(state_dim: int, dim: int) -> Tensor:
     """Make the transposed projection [S, dim]; its entries have the standard deviation 1/sqrt(dim) (B13)."""
-    legacy = np.random.RandomState(RANDOM_PROJECTION_SEED)
-    return torch.from_numpy(legacy.normal(0.0, 1.0 / np.sqrt(dim), (dim, state_dim)).T.astype(np.float32).copy())
+    generator = np.random.RandomState(RANDOM_PROJECTION_SEED)
+    return torch.from_numpy(generator.normal(0.0, 1.0 / np.sqrt(dim), (dim, state_dim)).T.astype(np.float32).copy())
 
 
 def _draw_linear(layer: nn.Linear, generator: torch.Generator) -> None:

@@ -19,7 +19,6 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.recurrence import FASTMATH_FLAGS, ZERO, limit_blas_to_one_thread
 from emtc_core.learner.workers import WorkerPool
 from emtc_core.repeated_step import RepeatedStep
@@ -192,18 +191,6 @@ def allocate_gradient(parameters: list[nn.Parameter]) -> Tensor:
     for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
         parameter.grad = part.view_as(parameter)
     return flat
-
-
-def count_pass_bytes(info: EnvInfo, *, hidden: int, episodes: int) -> int:
-    """Compute the size of the buffers of `DevicePass` [bytes].
-
-    Args:
-        info: Sizes of the environment.
-        hidden: Width of the agents' hidden state.
-        episodes: Number of episodes in a batch.
-    """
-    chunks = -(-episodes * info.episode_limit * info.n_agents // CHUNK)
-    return 4 * chunks * CHUNK * (hidden + 2 * info.obs_dim + info.n_actions + info.n_agents + 1)
 
 
 class DevicePass:

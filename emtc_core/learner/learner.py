@@ -45,7 +45,7 @@ from emtc_core.learner.targets import (
     masked_mean,
 )
 from emtc_core.learner.workers import Background, WorkerPool
-from emtc_core.random_tensors import make_thread_generator, restore_generator
+from emtc_core.random_tensors import make_thread_generator
 from emtc_core.replay_buffer.buffer import Batch
 
 
@@ -273,7 +273,7 @@ class ValueLearner:
         set_optimizer_state(self._optimizer, state["optimizer"], capturable=self._captured is not None)
         if self._captured is not None:
             self._captured.discard_graphs()
-        restore_generator(self._generator, state["generator"])
+        self._generator.set_state(state["generator"])
         self._last_copy = state["last_copy"]
         for reward, saved in zip(self._intrinsic, state["intrinsic"], strict=True):
             reward.set_state(saved)

@@ -29,7 +29,7 @@ from emtc_core.learner.ppo import (
     value_loss,
 )
 from emtc_core.learner.targets import LearnerStats
-from emtc_core.random_tensors import permutation, restore_generator
+from emtc_core.random_tensors import permutation
 from emtc_core.rollout.episode import Episode
 
 HUBER_DELTA: Final = 10.0
@@ -246,7 +246,7 @@ class MappoLearner:
         self._actor_optimizer.load_state_dict(state["actor_optimizer"])
         self._critic_optimizer.load_state_dict(state["critic_optimizer"])
         self._value_norm.set_state(state["value_norm"])
-        restore_generator(self._generator, state["generator"])
+        self._generator.set_state(state["generator"])
 
     # ---- parts of an update ----
 

@@ -11,21 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from emtc_core.devices import send
-from emtc_core.memory.nodes import NodeTable, Slots, max_table_rows
+from emtc_core.memory.nodes import NodeTable, Slots
 
 TRANSFER_BYTES = 32 * 2**20
 """Maximum size of one transfer, which limits the pinned host memory."""
-
-
-def count_state_bytes(states: int, *, capacity: int, state_dim: int) -> int:
-    """Compute an upper bound of the GPU memory for states, time steps and one transfer [bytes].
-
-    Args:
-        states: Number of written states.
-        capacity: Maximum number of nodes.
-        state_dim: Dimension of a state.
-    """
-    return 4 * max_table_rows(states, capacity=capacity) * (state_dim + 1) + 2 * TRANSFER_BYTES
 
 
 class DeviceStates:

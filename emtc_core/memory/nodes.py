@@ -119,11 +119,6 @@ class NodeTable:
         return np.where(is_valid, link, NONE)
 
 
-def max_table_rows(nodes: int, *, capacity: int) -> int:
-    """Bound the rows of a table that was grown by `reserve` for this many states, merged ones included."""
-    return min(max(INITIAL_ROWS, nodes + nodes // 2), capacity)
-
-
 def _copy_with_rows(column: NDArray[np.generic], rows: int) -> NDArray[Any]:
     copy = np.zeros((rows, *column.shape[1:]), column.dtype)
     copy[: len(column)] = column

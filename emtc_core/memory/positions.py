@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from emtc_core.config.memory import MemoryConfig
 from emtc_core.memory.index.base import Points, Slots
+from emtc_core.memory.index.device import make_nearest_index
 from emtc_core.memory.index.grid import GridIndex
-from emtc_core.memory.index.incremental import IncrementalIndex, make_nearest_index
+from emtc_core.memory.index.incremental import IncrementalIndex
 from emtc_core.memory.nodes import NodeTable
 from emtc_core.memory.scaling import Scaling, identity_scaling
 from emtc_core.memory.write import LookupIndex
@@ -45,9 +46,8 @@ class NodePositions:
         self._stale: StaleIndex | None = None
         if config.index == "stale_target_update":
             self._stale = self._make_stale_index(self.scaling, np.zeros((0, dim)), NO_UIDS)
-        self._nearest = IncrementalIndex(
-            lambda: make_nearest_index(config.delta_metric, device=device), config.delta_metric
-        )
+        metric, index_device = config.delta_metric, "cpu" if config.index_device == "cpu" else device
+        self._nearest = IncrementalIndex(lambda: make_nearest_index(metric, device=index_device), metric)
 
     @property
     def scaling_of_lookups(self) -> Scaling:
@@ -139,10 +139,10 @@ class NodePositions:
 
     def get_state(self) -> dict[str, Any]:
         """Copy scaling and stale nodes for a checkpoint. `set_state` rebuilds the grids from them."""
-        state: dict[str, Any] = {"scaling": _scaling_state(self.scaling), "frozen": None}
+        state: dict[str, Any] = {"scaling": _scaling_state(self.scaling), "stale": None}
         if self._stale:
             stale = self._stale
-            state["frozen"] = {
+            state["stale"] = {
                 "scaling": _scaling_state(stale.scaling),
                 "z": torch.from_numpy(stale.z.copy()),
                 "uid": torch.from_numpy(stale.uid.copy()),
@@ -152,8 +152,8 @@ class NodePositions:
     def set_state(self, state: Mapping[str, Any], table: NodeTable) -> None:
         """Restore the result of `get_state`. The table must be restored before."""
         self.rescale(table, _make_scaling(state["scaling"]))
-        if state["frozen"] is not None:
-            stale = state["frozen"]
+        if state["stale"] is not None:
+            stale = state["stale"]
             self._stale = self._make_stale_index(
                 _make_scaling(stale["scaling"]), stale["z"].numpy(), stale["uid"].numpy()
             )
@@ -178,10 +178,9 @@ def _scaling_state(scaling: Scaling) -> dict[str, Any]:
     return {
         "mean": torch.from_numpy(scaling.mean.copy()),
         "divisor": torch.from_numpy(scaling.divisor.copy()),
-        "is_fine": scaling.is_float64,
+        "is_float64": scaling.is_float64,
     }
 
 
 def _make_scaling(state: Mapping[str, Any]) -> Scaling:
-    is_float64 = state.get("is_fine", False)  # absent in older checkpoints
-    return Scaling(state["mean"].numpy().copy(), state["divisor"].numpy().copy(), is_float64)
+    return Scaling(state["mean"].numpy().copy(), state["divisor"].numpy().copy(), state["is_float64"])

@@ -20,7 +20,8 @@ from emtc_core.arrays import check_shape
 from emtc_core.devices import send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.replay_buffer.priorities import Priorities
-from emtc_core.replay_buffer.rows import PAGE_ROWS, ReplayRows, count_max_pages
+from emtc_core.replay_buffer.rows import ReplayRows
+from emtc_core.replay_buffer.sizes import PAGE_ROWS, count_episode_pages, count_max_pages
 from emtc_core.rollout.episode import Episode
 
 MIN_NEW_PAGES = 64
@@ -96,7 +97,7 @@ class ReplayBuffer:
         """
         self._info, self._capacity, self._device = info, capacity, torch.device(device)
         self._bootstrap_on_timeout, self._alpha = bootstrap_on_timeout, priority_alpha
-        max_pages = -(-(info.episode_limit + 1) // PAGE_ROWS)
+        max_pages = count_episode_pages(info)
         self._pages = np.zeros((capacity, max_pages), np.int64)
         self._length = np.zeros(capacity, np.int64)
         self._ends = np.zeros(capacity, np.bool_)

@@ -77,15 +77,15 @@ class Priorities:
 
     def get_state(self, size: int) -> dict[str, Any]:
         """Return the weights of the first `size` episodes and the pending weights, for a checkpoint."""
-        pending = [{"places": torch.from_numpy(p.indices.copy()), "weights": p.weights.wait()} for p in self._pending]
-        return {"priority": torch.from_numpy(self._weight[:size].copy()), "coming_priorities": pending}
+        pending = [{"indices": torch.from_numpy(p.indices.copy()), "weights": p.weights.wait()} for p in self._pending]
+        return {"priority": torch.from_numpy(self._weight[:size].copy()), "pending_priorities": pending}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `get_state`."""
         weight = state["priority"].numpy()
         self._weight[: len(weight)] = weight
-        saved = state.get("coming_priorities", [])  # absent in older checkpoints
-        self._pending = deque(PendingWeights(p["places"].numpy().copy(), AsyncCopy(p["weights"])) for p in saved)
+        saved = state["pending_priorities"]
+        self._pending = deque(PendingWeights(p["indices"].numpy().copy(), AsyncCopy(p["weights"])) for p in saved)
         self._apply_due()
 
     def _apply_due(self) -> None:

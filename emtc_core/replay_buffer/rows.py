@@ -4,7 +4,7 @@ Each field is one array, allocated once for the maximum number of rows of a run,
 buffer grows. On the host, the operating system provides a memory page when its first row is written; on a GPU the
 memory is allocated at once. A batch from the host is gathered in pinned memory and copied to a GPU in the background.
 
-The module `buffer` maps episodes to rows; `training.memory_plan` chooses the device.
+The module `buffer` maps episodes to rows; `sizes` lists the fields.
 """
 
 from collections.abc import Mapping
@@ -17,42 +17,12 @@ from torch import Tensor
 from emtc_core.devices import send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.errors import ConfigError
+from emtc_core.replay_buffer.sizes import count_row_bytes, list_fields
 
-PAGE_ROWS = 16
 FIELDS = ("obs", "state", "avail", "action", "reward", "beta")
 
 COPY_BYTES = 32 * 2**20
 """Block size of copies between a GPU and a checkpoint. A copy of a whole field would need the buffer's size again."""
-
-
-def count_max_pages(capacity: int, info: EnvInfo, max_steps: int | None) -> int:
-    """Compute an upper bound of the number of pages.
-
-    Args:
-        capacity: Maximum number of episodes; each fills T + 1 rows.
-        info: Gives the maximum length of an episode.
-        max_steps: Maximum number of env steps that are ever added; None: no limit.
-    """
-    pages = capacity * -(-(info.episode_limit + 1) // PAGE_ROWS)
-    if max_steps is None:
-        return pages
-    return min(pages, max_steps // PAGE_ROWS + min(capacity, max_steps))
-
-
-def row_bytes(info: EnvInfo) -> int:
-    """Return the size of one row [bytes]."""
-    return sum(width * dtype.itemsize for width, dtype in _layout(info).values())
-
-
-def _layout(info: EnvInfo) -> dict[str, tuple[int, torch.dtype]]:
-    return {
-        "obs": (info.n_agents * info.obs_dim, torch.float32),
-        "state": (info.state_dim, torch.float32),
-        "avail": (info.n_agents * info.n_actions, torch.bool),
-        "action": (info.n_agents, torch.int64),
-        "reward": (1, torch.float32),
-        "beta": (1, torch.float32),
-    }
 
 
 class ReplayRows:
@@ -191,20 +161,17 @@ class ReplayRows:
         return torch.index_select(values, 0, index, out=pinned).to(self._device, non_blocking=True)
 
     def _allocate(self, n_rows: int) -> dict[str, Tensor]:
+        fields = list_fields(self._info).items()
         try:
-            if (
-                self._storage_device.type == "cpu"
-            ):  # np.zeros gets memory pages from the system when they are first written
-                return {
-                    name: torch.from_numpy(np.zeros((n_rows, width), str(dtype).removeprefix("torch.")))
-                    for name, (width, dtype) in _layout(self._info).items()
-                }
+            if self._storage_device.type == "cpu":
+                # np.zeros gets memory pages from the system when they are first written
+                return {name: torch.from_numpy(np.zeros((n_rows, width), kind)) for name, (width, kind) in fields}
             return {
-                name: torch.zeros((n_rows, width), dtype=dtype, device=self._storage_device)
-                for name, (width, dtype) in _layout(self._info).items()
+                name: torch.zeros((n_rows, width), dtype=getattr(torch, kind), device=self._storage_device)
+                for name, (width, kind) in fields
             }
         except (MemoryError, ValueError, torch.OutOfMemoryError) as exc:  # np.zeros: ValueError for the largest sizes
-            size = n_rows * row_bytes(self._info) / 1e9
+            size = n_rows * count_row_bytes(self._info) / 1e9
             device = self._storage_device.type
             rule = f"must be smaller: the replay buffer may need {size:,.1f} GB, which {device} does not have"
             raise ConfigError(rule, key="train.replay") from exc

@@ -427,12 +427,12 @@ class EpisodicPart(EpisodicSystem):
         """Restore memory and embedder from a checkpoint."""
         self._embedder.set_state(state["embedder"])
         self.memory.set_state(state["memory"])
-        self._n_episodes = state.get("episodes", 0)  # absent in older checkpoints
-        self._fits.set_state(state.get("overlapped"))  # absent in older checkpoints
-        if report := state.get("since_report"):  # absent in older checkpoints
-            self._delta_mem = [values.numpy() for values in report["delta_mem"]]
-            self._beta = [values.numpy() for values in report["beta"]]
-            self._n_recalled, self._n_hits = report["recalled"], report["hits"]
+        self._n_episodes = state["episodes"]
+        self._fits.set_state(state["overlapped"])
+        report = state["since_report"]
+        self._delta_mem = [values.numpy() for values in report["delta_mem"]]
+        self._beta = [values.numpy() for values in report["beta"]]
+        self._n_recalled, self._n_hits = report["recalled"], report["hits"]
 
 
 def make_episodic_system(config: RunConfig, info: EnvInfo, *, device: torch.device) -> EpisodicSystem:

@@ -30,7 +30,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from emtc_core.active_clock import ACTIVE_CLOCK
 from emtc_core.atomic_file import replace_atomically
 from emtc_core.config.plugin_settings import split_names
 from emtc_core.config.run import RunConfig
@@ -157,8 +156,8 @@ class MachineWatch:
 class MetricsWindow:
     """Collects values by metric name, and returns their means together with the metrics of the machine."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, clock: Callable[[], float] = time.monotonic) -> None:
+        self._device, self._clock = device, clock
         self._machine = MachineWatch(device)
         self._restart()
 
@@ -168,7 +167,7 @@ class MetricsWindow:
         self._env_steps = 0
         self._times: dict[str, list[Elapsed]] = defaultdict(list)
         self._rollouts_s = 0.0
-        self._started = ACTIVE_CLOCK.read()
+        self._started = self._clock()
 
     def add(self, values: Mapping[str, Number]) -> None:
         """Add one observation per name.
@@ -208,7 +207,7 @@ class MetricsWindow:
         )
 
     def add_rollout_time(self, seconds: float) -> None:
-        """Add the active time of one round of stepping and acting [s]."""
+        """Add the time of one round of stepping and acting [s]."""
         self._rollouts_s += seconds
 
     def add_times(self, times: Mapping[str, Elapsed]) -> None:
@@ -218,7 +217,7 @@ class MetricsWindow:
 
     def take(self) -> dict[str, float]:
         """Return the mean of every name and start a new window. Values on a device are copied in one transfer."""
-        elapsed = max(ACTIVE_CLOCK.read() - self._started, 1e-9)
+        elapsed = max(self._clock() - self._started, 1e-9)
         ratios = {name: _divide_sums(pairs) for name, pairs in self._ratios.items()}
         means = _copy_to_host({name: _compute_mean(values) for name, values in self._values.items()} | ratios)
         means["time/env_steps_per_second"] = self._env_steps / elapsed
@@ -233,14 +232,14 @@ class MetricsWindow:
         ratios = {
             name: [torch.stack(sums).cpu() for sums in zip(*pairs, strict=True)] for name, pairs in self._ratios.items()
         }
-        return {"values": {name: _pack(values) for name, values in self._values.items()}, "shares": ratios}
+        return {"values": {name: _pack(values) for name, values in self._values.items()}, "ratios": ratios}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore the result of `get_state`. The times and the speed of the window start again."""
         self._restart()
         for name, values in state["values"].items():
             self._values[name] = list(values.to(self._device)) if isinstance(values, torch.Tensor) else list(values)
-        for name, (parts, wholes) in state["shares"].items():
+        for name, (parts, wholes) in state["ratios"].items():
             self._ratios[name] = list(zip(parts.to(self._device), wholes.to(self._device), strict=True))
 
 

@@ -22,15 +22,15 @@ from typing import Any, Literal
 
 import torch
 
-from emtc_core.active_clock import ACTIVE_CLOCK
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
 from emtc_core.control import CommandHandler, Control, Question, StopRequested
+from emtc_core.devices import choose_replay_device
 from emtc_core.envs.base import VectorEnv
 from emtc_core.gate.temperature import Temperature
-from emtc_core.install import memory_bytes
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.targets import LearnerStats
+from emtc_core.memory_estimate import count_replay_steps, estimate_memory
 from emtc_core.recorder import Recorder
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.collector import Collector, RolloutBuffer, pack_episodes, unpack_episodes
@@ -41,7 +41,6 @@ from emtc_core.threads import choose_threads
 from emtc_core.training.checkpoint import BestSoFar, CheckpointStore
 from emtc_core.training.episodic import make_episodic_system
 from emtc_core.training.evaluation import Evaluator
-from emtc_core.training.memory_plan import count_networks, count_replay_steps, free_bytes, plan_memory
 from emtc_core.training.monitor import Hooks, LossWatch, MetricsWindow, UpdateInputs
 
 
@@ -84,13 +83,9 @@ class Trainer:
         self._learner = make_learner(
             config, env.info, device=device, seed=derive_seed(config.seed, "learner"), threads=threads
         )
-        self.memory_plan = plan_memory(
-            config,
-            env.info,
-            device=device,
-            networks=count_networks(self._learner.get_state()),
-            free_bytes=free_bytes(device),
-            host_bytes=memory_bytes(),
+        self.memory_sizes = estimate_memory(config, env.info)
+        self.replay_device = choose_replay_device(
+            train.replay_device, device=device, size_bytes=self.memory_sizes["replay"]
         )
         self._episodic = make_episodic_system(config, env.info, device=device)
         self._replay_buffer = ReplayBuffer(
@@ -99,7 +94,7 @@ class Trainer:
             bootstrap_on_timeout=train.bootstrap_on_timeout,
             priority_alpha=config.cds.per_alpha if config.cds.replay == "episode_per" else None,
             device=device,
-            storage_device=self.memory_plan.replay_device,
+            storage_device=self.replay_device,
             max_steps=count_replay_steps(config, env.info),
         )
         self._rollout = RolloutBuffer(config.mappo.rollout_steps)
@@ -113,13 +108,15 @@ class Trainer:
             robust_env=robust_env,
         )
         self._temperature, self._best = Temperature(config.gate, t_max=train.t_max), BestSoFar()
-        self._window = MetricsWindow(device)
+        self._commands = CommandHandler(control, before_pause=recorder.flush, answer=self._answer)
+        self._handle_commands = self._commands.handle
+        self._window = MetricsWindow(device, self._commands.read_clock)
         self._stateful: dict[str, Any] = {
             "learner": self._learner,
             "episodic": self._episodic,
             "temperature": self._temperature,
             "replay_buffer": self._replay_buffer,
-            "fresh": self._rollout,
+            "rollout": self._rollout,
             "best": self._best,
             "metrics_window": self._window,
         }
@@ -134,8 +131,6 @@ class Trainer:
         self._intervals = make_intervals(config)
         self._pending_episodes: list[Episode] = []  # played in this round, not processed yet
         self._pending_updates = 0  # for the last processed episode
-        self._commands = CommandHandler(control, before_pause=recorder.flush, answer=self._answer)
-        self._handle_commands = self._commands.handle
 
     def run(self) -> RunSummary:
         """Train until `train.t_max` env steps or a stop command. Write a checkpoint in both cases."""
@@ -179,13 +174,13 @@ class Trainer:
         return bool(self._pending_episodes or self._pending_updates)
 
     def _play(self) -> list[Episode]:
-        started = ACTIVE_CLOCK.read()
+        started = self._commands.read_clock()
         # an on-policy learner explores by sampling from its policy
         epsilon = 1.0 if self._learner.on_policy else exploration(self._config.train, self.env_step)
         episodes = self._collector.collect(
             self._learner, epsilon=epsilon, round=(self._round,), between_steps=self._handle_commands
         )
-        self._window.add_rollout_time(ACTIVE_CLOCK.read() - started)
+        self._window.add_rollout_time(self._commands.read_clock() - started)
         self._round += 1
         return episodes
 
@@ -347,9 +342,9 @@ class Trainer:
             "updates": self._updates,
             "last_evaluation": self._last_evaluation,
             "last_success_rate": self._last_success_rate,
-            "duties": {name: interval.last for name, interval in self._intervals.items()},
-            "to_take": pack_episodes(self._pending_episodes),
-            "updates_owed": self._pending_updates,
+            "intervals": {name: interval.last for name, interval in self._intervals.items()},
+            "pending_episodes": pack_episodes(self._pending_episodes),
+            "pending_updates": self._pending_updates,
             **{name: part.get_state() for name, part in self._stateful.items()},
         }
 
@@ -360,14 +355,13 @@ class Trainer:
         self._round = state["round"]
         self._updates = state["updates"]
         self._last_evaluation = state["last_evaluation"]
-        self._last_success_rate = state.get("last_success_rate")  # absent in older checkpoints
-        for name, last in state["duties"].items():
+        self._last_success_rate = state["last_success_rate"]
+        for name, last in state["intervals"].items():
             self._intervals[name].last = last
         for name, part in self._stateful.items():
-            if name in state or name not in ("temperature", "best", "metrics_window"):  # absent in older checkpoints
-                part.set_state(state[name])
-        self._pending_episodes = unpack_episodes(state.get("to_take", []))
-        self._pending_updates = state.get("updates_owed", 0)
+            part.set_state(state[name])
+        self._pending_episodes = unpack_episodes(state["pending_episodes"])
+        self._pending_updates = state["pending_updates"]
 
     def _is_success(self, episode_return: float) -> bool | None:
         """Whether a return is a success. None if the environment's flag decides (`memory.success = flag`)."""

@@ -95,7 +95,7 @@ def list_bundles(*, cache: Path | None = None) -> list[Bundle]:
     """List the bundles in the cache, last opened first. The key is appended to names that occur more than once."""
     bundles: list[Bundle] = []
     for study in (cache or find_cache()).glob("*.db"):
-        with suppress(OSError, ValidationError):  # another process removes it, or it is of an earlier version
+        with suppress(OSError, ValidationError):  # another process removes it, or it is of another version
             bundles.append(Bundle.model_validate_json(_note_path(study).read_bytes()))
     counts = Counter(bundle.name for bundle in bundles)
     unique = [

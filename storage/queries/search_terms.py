@@ -91,22 +91,9 @@ class SearchContext:
         """The configuration as JSON; `{}` if a foreign SQLite file has invalid JSON in the column."""
         return _valid_json(Run.config, "{}") if self.dialect == "sqlite" else type_coerce(Run.config, JSON)
 
-    def setting(self, key: str) -> tuple[Sql, Sql, Sql]:
-        """Return the JSON type, the text and the number of a setting, under today's key or an earlier one.
-
-        All three are NULL for a run that does not store the setting. The number is NULL if the value is not a number.
-        """
-        from emtc_core.config.resolve import stored_keys
-
-        variants = [self._json_value(stored_key) for stored_key in stored_keys(key)]
-        if len(variants) == 1:
-            return variants[0]
-        kinds, texts, numbers = zip(*variants, strict=True)
-        return func.coalesce(*kinds), func.coalesce(*texts), func.coalesce(*numbers)
-
     def text_of(self, key: str) -> Sql:
         """Return the text at a dotted key of the configuration that is not a setting, such as `preset`; or NULL."""
-        return self._json_value(key)[1]
+        return self.setting(key)[1]
 
     def tags_table(self) -> Any:
         """Return the tags of a run as a table with the column `value`."""
@@ -120,8 +107,11 @@ class SearchContext:
             return (func.julianday(end) - func.julianday(start)) * 86_400.0
         return cast(func.extract("epoch", end - start), Double)
 
-    def _json_value(self, key: str) -> tuple[Sql, Sql, Sql]:
-        """Return the JSON type, the text and the number at a dotted key of the configuration."""
+    def setting(self, key: str) -> tuple[Sql, Sql, Sql]:
+        """Return the JSON type, the text and the number at a dotted key of the configuration.
+
+        All three are NULL for a run that does not store the key. The number is NULL if the value is not a number.
+        """
         parts = key.split(".")
         if self.dialect == "sqlite":
             path = "$" + "".join(f'."{part}"' for part in parts)
@@ -275,9 +265,9 @@ def _check_key(term: Term) -> None:
 
 @cache
 def _setting_keys() -> frozenset[str]:
-    from emtc_core.config.resolve import describe_fields, stored_keys  # imported late: most searches use no setting
+    from emtc_core.config.resolve import list_keys  # imported late: most searches use no setting
 
-    return frozenset(key for info in describe_fields() for key in stored_keys(info.key)) - SEARCH_KEYS.keys()
+    return frozenset(list_keys()) - SEARCH_KEYS.keys()
 
 
 def make_condition(term: Term, context: SearchContext) -> Sql:
@@ -301,12 +291,7 @@ def make_condition(term: Term, context: SearchContext) -> Sql:
 
 
 def _compare_setting(term: Term, context: SearchContext) -> Sql:
-    """Compare a setting. A run that was stored before the setting existed counts with its value of that time.
-
-    `_matches_value` applies the same rules to a Python value.
-    """
-    from emtc_core.config.resolve import find_former_default
-
+    """Compare the stored value of a setting. False for a run that does not store it."""
     kind, text, number = context.setting(term.key)
     expected = term.value.lower()
     if term.sign in ORDER_OPERATORS or parse_number(expected) is not None:
@@ -317,27 +302,7 @@ def _compare_setting(term: Term, context: SearchContext) -> Sql:
         condition = or_(kind == "null", _lower(text) == expected)
     else:  # PostgreSQL returns booleans as the texts true and false, so this branch compares them, too
         condition = _lower(text) == expected
-    condition = func.coalesce(condition, literal(False))
-    earlier = find_former_default(term.key)
-    if earlier is None or not _matches_value(earlier.value, term):
-        return condition
-    return or_(
-        condition,
-        and_(
-            kind.is_(None),
-            Run.env == earlier.env if earlier.env else true(),
-            or_(*(Run.algo.startswith(prefix) for prefix in earlier.algos)) if earlier.algos else true(),
-        ),
-    )
-
-
-def _matches_value(value: Any, term: Term) -> bool:
-    """Return whether a setting with this value matches a term, by the rules of `_compare_setting`."""
-    number = parse_number(term.value)
-    if number is not None:
-        return isinstance(value, int | float) and not isinstance(value, bool) and bool(_compare(value, number, term))
-    expected = term.value.lower()
-    return (value is None and expected in _MISSING) or str(value).lower() == expected
+    return func.coalesce(condition, literal(False))
 
 
 def _contains_word(word: str, context: SearchContext) -> Sql:

@@ -201,7 +201,7 @@ def check_not_imported(row: Any, act: str) -> None:
 def shown_status(status: str, tags: Sequence[str]) -> str:
     """Return the status that is shown to users: a stopped run with the tag `pruned` is `pruned`.
 
-    The column `runs.status` has no such value, so that scripts and earlier versions can read it.
+    The column `runs.status` has no such value.
     """
     return PRUNED if status == "stopped" and PRUNED in tags else status
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from sqlalchemy import insert, or_, select, update
 
-from emtc_core.config.resolve import flatten_stored
+from emtc_core.config.resolve import flatten_tree
 from emtc_core.errors import StorageError
 from storage.engine import Database
 from storage.models import Run, SweepRow
@@ -147,10 +147,10 @@ def match_imported(planned: Iterable[PlannedRun], runs: Iterable[Any]) -> frozen
     Returns:
         Keys of the planned runs that have a finished run.
     """
-    imported = [flatten_stored(run.config) for run in runs if run.launch_token is None and run.status == "finished"]
+    imported = [flatten_tree(run.config) for run in runs if run.launch_token is None and run.status == "finished"]
     done: set[str] = set()
     for run in planned if imported else ():
-        config = flatten_stored(run.config)
+        config = flatten_tree(run.config)
         match = next((other for other in imported if _is_equal(config, other, run.settings)), None)
         if match is not None:
             imported.remove(match)
@@ -159,8 +159,8 @@ def match_imported(planned: Iterable[PlannedRun], runs: Iterable[Any]) -> frozen
 
 
 def _is_equal(config: Mapping[str, Any], other: Mapping[str, Any], settings: Iterable[str]) -> bool:
-    """Return whether two flat configurations are equal in the given settings. A setting that one lacks is ignored."""
-    return all(config[key] == other[key] for key in settings if key in config and key in other)
+    """Return whether two flat configurations are equal in the given settings."""
+    return all(config.get(key) == other.get(key) for key in settings)
 
 
 def write_worker_heartbeat(db: Database, sweep_id: str | None = None) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from app.analysis.aggregates import Curve
 from app.analysis.series import SeedRun
-from emtc_core.config.resolve import flatten_stored, resolve
+from emtc_core.config.resolve import flatten_tree, resolve
 
 
 def stored(*overrides: str, algo: str = "emtc-qplex", **arguments: Any) -> dict[str, Any]:
@@ -33,6 +33,6 @@ def make_seed(
 ) -> SeedRun:
     """Make one run with the greedy win rates (env step, value), and with its robust ones."""
     curve = make_curve([step for step, _ in points], [value for _, value in points])
-    settings = flatten_stored(stored(*overrides, **arguments))
+    settings = flatten_tree(stored(*overrides, **arguments))
     shifted = make_curve([step for step, _ in robust], [value for _, value in robust])
     return SeedRun(run_id, settings, curve, status, env_steps, target_steps, made, robust=shifted)

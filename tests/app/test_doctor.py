@@ -8,26 +8,24 @@ import pytest
 import torch
 
 from app.jobs import doctor, gpu_check
-from emtc_core.faiss_probe import FaissProbe
+from emtc_core.install import Faiss
 
 GPU = "NVIDIA Some GPU"
 
 
 @pytest.mark.parametrize(
-    ("probe", "gpu", "detail"),
+    ("faiss", "gpu", "detail"),
     [
-        (FaissProbe("usable", "1.15.1"), GPU, "1.15.1, GPU neighbor search"),
-        (FaissProbe("not installed"), "", "not installed; neighbors are searched on the CPU"),
-        (FaissProbe("not loadable", detail="ImportError: libcudart.so.12"), GPU, "it does not load; torch compares"),
-        (FaissProbe("no GPU support", "1.15.1"), GPU, "1.15.1 without GPU support; torch compares every node"),
-        (FaissProbe("no GPU", "1.15.1"), "", "there is no GPU to use; neighbors are searched on the CPU"),
-        (FaissProbe("fails", "1.14.1", "SIGABRT"), GPU, "1.14.1 fails on this GPU; torch compares every node"),
+        (Faiss("1.15.1", is_usable=True), GPU, "1.15.1, GPU neighbor search"),
+        (Faiss("", is_usable=False), "", "not installed; neighbors are searched on the CPU"),
+        (Faiss("1.14.1", is_usable=False), GPU, "1.14.1 is too old, 1.15 or newer is needed; torch compares"),
+        (Faiss("1.15.1", is_usable=True), "", "there is no GPU to use; neighbors are searched on the CPU"),
     ],
 )
-def test_faiss_is_usable_only_where_it_can_search_on_a_gpu(monkeypatch, probe, gpu, detail):
-    monkeypatch.setattr(doctor, "probe_faiss", lambda: probe)
+def test_faiss_is_usable_only_where_it_can_search_on_a_gpu(monkeypatch, faiss, gpu, detail):
+    monkeypatch.setattr(doctor, "find_faiss", lambda: faiss)
     check = doctor._check_faiss(gpu)
-    usable = probe.state == "usable"
+    usable = faiss.is_usable and bool(gpu)
     assert (check.usable, detail in check.detail, bool(check.advice)) == (usable, True, not usable), check
 
 

@@ -35,7 +35,7 @@ from app.jobs.launch import EXAMPLE_STUDY
 from app.jobs.sweeps.file import find_sweep_file, list_templates
 from app.jobs.sweeps.plan import make_plan
 from app.ui.compare.view import list_runs
-from emtc_core.config.resolve import flatten, flatten_stored, resolve
+from emtc_core.config.resolve import flatten, flatten_tree, resolve
 from storage.bundles.bundle_cache import Bundle, cache_bundle
 from storage.engine import Database, open_database
 from storage.models import SUMMARY_STEPS, EpisodeRow, Run, SweepRow, TransitionSummary
@@ -385,6 +385,6 @@ def test_the_shipped_runs_are_those_of_the_plan(shipped: Database) -> None:
         for run in make_plan(find_sweep_file(name)).runs
     ]  # fmt: skip
     for row in select_runs(shipped):
-        there = flatten_stored(row.config)
+        there = flatten_tree(row.config)
         assert any(all(there[key] == each[key] for key in there.keys() & each.keys()) for each in wanted), row.name
         assert row.env_steps >= row.target_steps == there["train.t_max"]

@@ -146,20 +146,13 @@ def test_seeds_that_the_file_does_not_have_are_refused(text):
         parse_seeds(text, whole)
 
 
-def test_a_sweep_file_may_name_a_setting_by_its_former_key():
-    swept = plan("[grid]\ntrain.num_circle = [1, 2]")
-    assert sorted({run.config.train.updates_per_episode for run in swept.runs}) == [1, 2]
-    assert swept.id == "50724fd6"
-    assert swept.runs[0].key == "50724fd6-2f6bf7114e-1"
-
-
-def test_a_table_with_algorithm_and_environment_is_not_completed_with_former_defaults():
+def test_a_grid_cannot_vary_the_algorithm():
     with raises(ConfigError, key="algo"):
         plan('[grid]\nalgo = ["qmix", "vdn"]\nenv.name = ["skirmish", "grf"]')
 
 
 def test_settings_of_the_command_line_replace_those_of_the_file():
-    file = parse_sweep(HEAD + "[set]\ntrain.lr = 0.1\ntrain.num_circle = 2\n[grid]\nmemory.delta = [0.1, 0.2]")
+    file = parse_sweep(HEAD + "[set]\ntrain.lr = 0.1\ntrain.updates_per_episode = 2\n[grid]\nmemory.delta = [0.1, 0.2]")
     settings = ["train.lr=0.2", "algo=vdn", "preset=demo", "train.updates_per_episode=3", "train.batch=9"]
     changed = make_plan(change_settings(file, settings, steps=20_000))
     assert (changed.file.steps, changed.file.algo, changed.file.preset) == (20_000, ("vdn",), "demo")

@@ -30,7 +30,14 @@ def test_an_ablation_is_named_by_what_it_changes() -> None:
 
 def test_two_seeds_of_a_variant_must_agree_in_all_that_changes_what_is_learned() -> None:
     settings = {"algo": "emtc-qplex", "gate.enabled": True, "memory.delta": 0.1, "train.lr": 0.1, "train.hidden": 64}
-    harmless = {"seed": 3, "record.snapshots": 2, "checkpoint.interval": 9, "eval.interval": 5, "train.device": "cpu"}
+    harmless = {
+        "seed": 3,
+        "record.snapshots": 2,
+        "checkpoint.interval": 9,
+        "eval.interval": 5,
+        "train.device": "cpu",
+        "memory.index_device": "cpu",
+    }
     assert learning_settings({**settings, **harmless}) == settings
 
 
@@ -92,12 +99,10 @@ def test_another_preset_and_another_environment_are_told() -> None:
     assert found["b"] == "EMTC(QPLEX) on academy_3_vs_1_with_keeper [grf]"
 
 
-def test_a_run_from_before_the_fixed_starts_is_not_averaged_with_those_after() -> None:
-    before = stored()
-    del before["env"]["skirmish"]["spawn_jitter"]
-    assert labels({"old": before, "new": stored(seed=2)}) == {
-        "old": "EMTC(QPLEX) on 3m, env.skirmish.spawn_jitter = 0.05",
-        "new": "EMTC(QPLEX) on 3m",
+def test_a_run_with_shifted_starts_is_not_averaged_with_those_of_fixed_starts() -> None:
+    assert labels({"shifted": stored("env.skirmish.spawn_jitter=0.05"), "fixed": stored(seed=2)}) == {
+        "shifted": "EMTC(QPLEX) on 3m, env.skirmish.spawn_jitter = 0.05",
+        "fixed": "EMTC(QPLEX) on 3m",
     }
 
 

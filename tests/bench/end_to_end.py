@@ -72,7 +72,7 @@ def save_filled_state(database: Database, run_id: str, config: RunConfig, *, nod
         device=device,
     )
     filled = {"episodic": memory.get_state(), "replay_buffer": replay_buffer.get_state()}
-    evaluated = {"duties": fresh.get_state()["duties"] | {"evaluation": 0}}
+    evaluated = {"intervals": fresh.get_state()["intervals"] | {"evaluation": 0}}
     store.save(0, fresh.get_state() | filled | evaluated)
 
 

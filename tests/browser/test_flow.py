@@ -356,7 +356,7 @@ def test_figure_downloads_as_vector_without_chrome_on_the_server(page, seeded):
 
 def test_background_projection_shows_progress_and_then_its_map(page, seeded):
     url, run_id, db = seeded
-    page.goto(f"{url}/memory?run={run_id}&method=UMAP")
+    page.goto(f"{url}/memory?run={run_id}&method=umap")
     page.get_by_role("button", name="Compute UMAP").click()
     page.get_by_text("landmarks, in the background").first.wait_for()
     page.get_by_text(re.compile(r"nodes, .* · UMAP")).wait_for()

@@ -27,7 +27,8 @@ def make_state(seed: int) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(seed)
     weights = {f"layer{i}.weight": torch.rand(17, 5, generator=generator) for i in range(6)}
     columns = {"reward": torch.rand(300, generator=generator), "won": torch.rand(300, generator=generator) > 0.5}
-    return {"env_step": seed, "learner": {"online": weights}, "replay_buffer": columns, "fresh": [], "to_take": []}
+    empty: dict[str, list[object]] = {"rollout": [], "pending_episodes": []}
+    return {"env_step": seed, "learner": {"online": weights}, "replay_buffer": columns, **empty}
 
 
 def is_same(a: Any, b: Any) -> bool:

@@ -10,7 +10,6 @@ from emtc_core.config.resolve import (
     describe_fields,
     describe_presets,
     flatten,
-    flatten_stored,
     resolve,
 )
 from emtc_core.config.run import PRESETS, list_algos, split_algo
@@ -262,34 +261,6 @@ def test_no_number_outside_its_bounds_is_accepted(field, value: float) -> None:
         return
     assert inside
     assert accepted == value
-
-
-def test_a_run_stored_before_a_setting_existed_keeps_what_it_did() -> None:
-    stored = resolve(map="3m").model_dump(mode="json")
-    del stored["gate"]["lookup"], stored["gate"]["on_empty"]
-    del stored["embed"]["min_episodes"], stored["embed"]["return_scale"]
-    del stored["env"]["skirmish"]["spawn_jitter"]
-    stored["gate"]["reward"] = "extrinsic"  # had one choice, is gone
-    config = config_from_stored(stored)
-    assert (config.gate.lookup, config.gate.on_empty, config.embed.min_episodes) == ("written", "block", 0)
-    assert config.embed.return_scale == "none"
-    assert config.env.skirmish.spawn_jitter == 0.05
-
-
-def test_the_former_key_of_a_setting_is_read_wherever_a_key_is_read(tmp_path: Path) -> None:
-    stored = resolve(map="3m").model_dump(mode="json")
-    del stored["train"]["updates_per_episode"]
-    stored["train"]["num_circle"] = 3
-    (tmp_path / "old.toml").write_text("[train]\nnum_circle = 3\n")
-    read = [
-        config_from_stored(stored),
-        resolve(file=tmp_path / "old.toml"),
-        resolve(overrides=["train.num_circle=3"]),
-        resolve(overrides={"train.num_circle": 3}),
-    ]
-    assert [config.train.updates_per_episode for config in read] == [3] * 4
-    assert all("train.num_circle" not in flatten(config) for config in read)
-    assert flatten_stored(stored)["train.updates_per_episode"] == 3
 
 
 def test_every_preset_says_in_one_sentence_what_it_is() -> None:

@@ -1,18 +1,24 @@
 """One contract for every search index: same neighbours, same distances, lowest slot among equals."""
 
-import importlib
+import sys
 from abc import ABC, abstractmethod
-from types import ModuleType
+from typing import Literal
 
 import numpy as np
 import pytest
-import torch
 
-from emtc_core.memory.index import incremental
+from emtc_core import install
+from emtc_core.config.memory import MemoryConfig
+from emtc_core.config.resolve import resolve
+from emtc_core.errors import ConfigError
+from emtc_core.install import Faiss, find_faiss
+from emtc_core.memory.index import device
 from emtc_core.memory.index.base import CKDTreeIndex, Metric, NeighborIndex
+from emtc_core.memory.index.device import BruteIndex, FaissIndex, make_nearest_index
 from emtc_core.memory.index.grid import GridIndex
-from emtc_core.memory.index.incremental import BruteIndex, make_nearest_index, nearest_of
-from tests.core.flat_by_hand import FlatByHand
+from emtc_core.memory.index.incremental import nearest_of
+from emtc_core.memory.positions import NodePositions
+from tests.errors import raises
 from tests.require import require, require_package
 
 METRICS: tuple[Metric, ...] = ("l2", "linf")
@@ -113,70 +119,57 @@ class TestBrute(IndexContract):
         return BruteIndex(metric)
 
 
-def test_few_queries_need_every_node_where_nodes_stand_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    index = incremental.FaissGpuIndex("l2", device="cpu", make_flat=FlatByHand)
-    z = np.random.default_rng(0).normal(size=(2000, 4))
-    index.build(z)
-    monkeypatch.setattr(BruteIndex, "query", lambda self, q: pytest.fail(f"{len(q)} queries were uncertain"))
-    assert index.query(z[:500])[0].tolist() == list(range(500))
-
-
-class TestFaissWithAFlatIndexByHand(IndexContract):
-    def make(self, metric: Metric) -> NeighborIndex:
-        return incremental.FaissGpuIndex(metric, device="cpu", make_flat=FlatByHand)
-
-
-@pytest.fixture
-def faiss() -> ModuleType:
-    """The package, on a host or for a GPU."""
-    return require_package("faiss")
-
-
-@pytest.mark.usefixtures("faiss")
-class TestFaissWithItsOwnFlatIndexOnTheCpu(IndexContract):
-    """The index that faiss computes on a host, by the very calls that are made on a GPU."""
+class TestFaissOnTheCpu(IndexContract):
+    """The flat index of faiss on a host. The class differs on a GPU only in how this index is made."""
 
     def make(self, metric: Metric) -> NeighborIndex:
-        faiss = importlib.import_module("faiss")
-        importlib.import_module("faiss.contrib.torch_utils")
-        kinds = {"linf": faiss.METRIC_Linf, "l2": faiss.METRIC_Lp}
-        return incremental.FaissGpuIndex(
-            metric, device="cpu", make_flat=lambda dim, metric: faiss.IndexFlat(dim, kinds[metric])
-        )
+        require_package("faiss")
+        return FaissIndex(metric, device="cpu")
 
-
-def test_the_installed_faiss_takes_the_calls_that_are_made_on_a_gpu(faiss: ModuleType) -> None:
-    require("faiss-gpu", hasattr(faiss, "GpuIndexFlat"), "this faiss was built without GPUs")
-    make = incremental.flat_on_gpu("cuda:0")
-    for metric in METRICS:
-        if faiss.get_num_gpus():
-            assert make(4, metric).metric_arg == 0.0
-            continue
-        with pytest.raises(RuntimeError, match="Invalid GPU device"):  # arguments that do not fit raise a TypeError
-            make(4, metric)
+    def test_few_queries_need_every_node_where_nodes_stand_apart(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        index = self.make("l2")
+        z = np.random.default_rng(0).normal(size=(2000, 4))
+        index.build(z)
+        monkeypatch.setattr(BruteIndex, "query", lambda self, q: pytest.fail(f"{len(q)} queries were uncertain"))
+        assert index.query(z[:500])[0].tolist() == list(range(500))
 
 
 @pytest.mark.gpu
-class TestFaissGpu(IndexContract):
+class TestFaissOnAGpu(IndexContract):
     def make(self, metric: Metric) -> NeighborIndex:
-        require("gpu", incremental.can_use_faiss("cuda"), "faiss does not search on a GPU here; see emtc doctor")
-        return incremental.FaissGpuIndex(metric, device="cuda")
+        require("gpu", find_faiss().is_usable, "faiss-gpu is not installed, or too old; see emtc doctor")
+        return FaissIndex(metric, device="cuda")
 
 
-@pytest.mark.parametrize("is_linf", [False, True])
-def test_the_choice_among_faiss_candidates_is_exact_and_takes_the_lowest_slot(is_linf: bool) -> None:
-    z = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 0.0], [1.0 + 1e-9, 0.0]], dtype=torch.float64)
-    q = torch.tensor([[1.0, 0.0], [2.0, 0.0]], dtype=torch.float64)
-    slots, distances, farthest = incremental.select_nearest_candidates(
-        q, z, torch.tensor([[3, 2, 1], [0, 1, 3]]), is_linf=is_linf
-    )
-    assert farthest.tolist() == pytest.approx([1e-9, 2.0], abs=1e-12)
-    assert slots.tolist() == [1, 3]
-    assert distances.tolist() == pytest.approx([0.0, 1.0 - 1e-9], abs=1e-12)
+@pytest.mark.parametrize(
+    ("installed", "is_usable"), [("1.9.0", False), ("1.14.1", False), ("1.15", True), ("2.0", True)]
+)
+def test_earlier_versions_of_faiss_are_not_used(
+    monkeypatch: pytest.MonkeyPatch, installed: str, is_usable: bool
+) -> None:
+    monkeypatch.setattr(install, "version", lambda name: installed)
+    assert find_faiss() == (installed, is_usable)
 
 
-def test_the_device_decides_which_index_serves_unlimited_distance() -> None:
+def test_torch_searches_if_faiss_cannot_be_loaded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(device, "find_faiss", lambda: Faiss("1.15.1", is_usable=True))
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    assert isinstance(make_nearest_index("l2", device="cuda"), BruteIndex)
+    assert "faiss" in caplog.text
+
+
+@pytest.mark.parametrize(("setting", "kind"), [("auto", BruteIndex), ("cuda", BruteIndex), ("cpu", CKDTreeIndex)])
+def test_the_setting_chooses_the_index_for_any_distance(
+    monkeypatch: pytest.MonkeyPatch, setting: Literal["auto", "cpu", "cuda"], kind: type[NeighborIndex]
+) -> None:
+    monkeypatch.setattr(device, "find_faiss", lambda: Faiss("", is_usable=False))
     assert isinstance(make_nearest_index("l2", device="cpu"), CKDTreeIndex)
+    positions = NodePositions(MemoryConfig(index_device=setting), dim=4, device="cuda")
+    assert isinstance(positions._nearest._make_index(), kind)
+    with raises(ConfigError, key="memory.index_device", value="cuda", related=("train.device",)):
+        resolve(overrides={"memory.index_device": "cuda", "train.device": "cpu"})
 
 
 def test_a_node_exactly_at_the_radius_is_out_for_l2_and_in_for_linf() -> None:

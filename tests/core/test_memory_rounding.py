@@ -130,7 +130,7 @@ def test_a_stale_index_of_float32_is_asked_in_float32_by_a_memory_that_went_over
     memory.reproject()
     bias[0] = 1.0
     space = memory.get_state()["space"]
-    assert (space["frozen"]["scaling"]["is_fine"], space["scaling"]["is_fine"]) == (False, True)
+    assert (space["stale"]["scaling"]["is_float64"], space["scaling"]["is_float64"]) == (False, True)
     assert memory.find(state, np.arange(M)).tolist() == seen.tolist()
 
 

@@ -48,9 +48,3 @@ def test_weights_on_their_way_are_saved_and_count_at_once_where_nothing_is_late(
     restored.set_state(saved.get_state(5))
     assert drawn(restored) == drawn(saved) if lag else after
     assert drawn(restored) == after
-
-
-def test_a_checkpoint_of_before_knows_no_weights_on_their_way():
-    priorities = Priorities(5, lag=1)
-    priorities.set_state({"priority": torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0], dtype=torch.float64)})
-    assert drawn(priorities) == {4}

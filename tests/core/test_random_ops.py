@@ -1,21 +1,15 @@
 """A run's random numbers are the host's, so that it goes on wherever it is resumed."""
 
-import logging
-
 import pytest
 import torch
 
 from emtc_core import random_tensors
-from emtc_core.config.memory import EmbedConfig
-from emtc_core.embedder.networks import Embedder
 from emtc_core.learner.learner import make_learner
 from emtc_core.training.checkpoint import CheckpointStore
-from tests.core.learner_cases import BLOCKS, hard_episodes, make_config
-from tests.core.test_learner import make_update
+from tests.core.learner_cases import BLOCKS, make_config
 from tests.core.test_trainer import make_trainer, short_config
 
 CPU, ELSEWHERE = torch.device("cpu"), torch.device("meta")
-LEFT_BY_A_GPU = torch.tensor([7, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0], dtype=torch.uint8)  # seed, offset
 
 
 def test_what_is_drawn_for_the_cpu_is_what_its_generator_says():
@@ -32,33 +26,6 @@ def test_a_generator_moves_on_alike_whatever_device_it_draws_for():
     assert torch.equal(here.get_state(), there.get_state())
 
 
-def test_what_a_gpu_generator_left_seeds_the_hosts_always_alike_and_says_so(caplog):
-    drawn = []
-    for state in (LEFT_BY_A_GPU, LEFT_BY_A_GPU.clone(), LEFT_BY_A_GPU.flip(0)):
-        generator = torch.Generator()
-        with caplog.at_level(logging.WARNING):
-            random_tensors.restore_generator(generator, state)
-        drawn.append(torch.rand(4, generator=generator).tolist())
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert "the state of a GPU's random generator" in caplog.records[0].message
-
-
-@pytest.mark.parametrize("algo", ["qplex", "dmix", "cds", "mappo"])
-def test_a_learner_saved_on_a_gpu_by_an_earlier_version_goes_on_here(algo):
-    config = make_config(algo, cds={"beta": 0.1})
-    saved = make_learner(config, BLOCKS, device="cpu", seed=1).get_state() | {"generator": LEFT_BY_A_GPU}
-    ends = []
-    for _ in range(2):
-        learner = make_learner(config, BLOCKS, device="cpu", seed=9)
-        learner.set_state(saved)
-        if learner.on_policy:
-            stats = learner.update_rollout(hard_episodes(BLOCKS))
-        else:
-            stats = learner.update(make_update()[0], None, env_step=0)
-        ends.append(stats.read())
-    assert ends[0] == ends[1]
-
-
 @pytest.mark.parametrize("algo", ["qplex", "dmix", "mappo"])
 def test_a_state_from_another_device_has_the_shape_of_ones_own(algo):
     config = make_config(algo)
@@ -67,29 +34,19 @@ def test_a_state_from_another_device_has_the_shape_of_ones_own(algo):
     assert torch.equal(here["generator"], there["generator"])
 
 
-def test_an_embedder_saved_on_a_gpu_goes_on_here():
-    make = lambda: Embedder(EmbedConfig(), state_dim=5, episode_limit=9, device="cpu", seed=1)  # noqa: E731
-    saved = make().get_state() | {"generator": LEFT_BY_A_GPU}
-    embedder = make()
-    embedder.set_state(saved)
-    assert torch.equal(embedder.encoder.out.weight, saved["encoder"]["out.weight"])
-
-
 def test_on_the_cpu_a_refit_draws_from_the_embedders_own_generator():
     generator = torch.Generator().manual_seed(3)
     assert random_tensors.make_device_generator(generator, CPU) is generator
 
 
-def test_a_run_whose_checkpoint_a_gpu_left_comes_to_its_end_here(tmp_path):
+def test_a_run_with_the_late_priorities_of_a_gpu_continues_on_the_cpu(tmp_path):
     config = short_config("cds.replay=episode_per", steps=500, algo="emtc-cds")
     trainer, _ = make_trainer(config, tmp_path)
     while not trainer._updates:
         trainer.step()
     state = trainer.get_state()
-    state["learner"]["generator"] = LEFT_BY_A_GPU
-    state["episodic"]["embedder"]["generator"] = LEFT_BY_A_GPU
-    late = {"places": torch.tensor([0, -1]), "weights": torch.tensor([5.0, 7.0])}  # a GPU's priorities come later
-    state["replay_buffer"]["coming_priorities"] = [late]
+    late = {"indices": torch.tensor([0, -1]), "weights": torch.tensor([5.0, 7.0])}  # a GPU's priorities come later
+    state["replay_buffer"]["pending_priorities"] = [late]
     trainer.checkpoints.save(trainer.env_step, state)
     ends = []
     for _ in range(2):

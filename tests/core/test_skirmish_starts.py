@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emtc_core.config.resolve import config_from_stored, resolve
-from emtc_core.config.train import SkirmishConfig
+from emtc_core.config.resolve import resolve
 from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.maps import MAPS, is_on_ground
 from emtc_core.envs.skirmish.movement import is_point_on_ground
@@ -192,15 +191,6 @@ def test_any_random_start_plays_on_the_ground(name, kind, seed):
 
     play(env, seed, fight=0.7, look=look)
     assert battle.world.clock[0] > 8
-
-
-def test_a_run_stored_before_the_settings_existed_opens_and_keeps_its_shift():
-    stored = resolve(map="3m").model_dump(mode="json")
-    for key in ("spawn_jitter", "random_start"):
-        del stored["env"]["skirmish"][key]
-    config = config_from_stored(stored)
-    assert config.env.skirmish == SkirmishConfig(spawn_jitter=0.05)
-    assert resolve(map="3m").env.skirmish == SkirmishConfig()
 
 
 @pytest.mark.parametrize(

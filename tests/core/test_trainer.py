@@ -6,15 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from emtc_core import control as control_module
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig, list_algos
-from emtc_core.control import Command, NoControl, Question, QuestionKind
+from emtc_core.control import Command, CommandHandler, NoControl, Question, QuestionKind
 from emtc_core.envs.registry import make_env
 from emtc_core.errors import CheckpointError, NonFiniteLossError
 from emtc_core.metrics import MACHINE_PREFIXES, METRICS
@@ -245,6 +247,21 @@ def test_pausing_anywhere_changes_nothing(tmp_path: Path) -> None:
     assert_same_state(whole.get_state(), paused.get_state())
     assert control.published == [(7, "paused"), (9, "running"), (70, "paused"), (71, "running")]
     assert_same_records(recorder, unasked)
+
+
+def test_the_clock_of_a_run_leaves_out_its_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(control_module, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=wait))
+    commands = {1: "pause", 50: "resume"}
+    handler = CommandHandler(Says(commands), before_pause=lambda: wait(1.0), answer=lambda question: None)
+    started = handler.read_clock()
+    handler.handle()
+    assert now[0] > 105
+    assert handler.read_clock() - started == pytest.approx(1.0)
 
 
 KINDS: tuple[QuestionKind, ...] = ("evaluate", "play")

@@ -7,7 +7,7 @@ import torch
 from emtc_core.config.resolve import resolve
 from emtc_core.embedder.networks import Embedder
 from emtc_core.memory.index.base import CKDTreeIndex, Metric
-from emtc_core.memory.index.incremental import BruteIndex
+from emtc_core.memory.index.device import BruteIndex
 from emtc_core.memory.scaling import measure_scaling
 from tests.gpu.cases import CPU, MAP, Sizes, make_episode, map_info
 

@@ -9,7 +9,6 @@ from sqlalchemy import update
 from app.ui.live.controls import EVENTS
 from app.ui.page_state import OPENED_BOX
 from emtc_core.checkpoint_file import name_checkpoint, write_checkpoint
-from emtc_core.faiss_probe import FaissProbe
 from storage.files import run_folder
 from storage.models import Run
 from tests.pages.seed import seed_run
@@ -73,7 +72,6 @@ def test_launch_says_where_checkpoints_go_and_refuses_a_folder_that_is_none(empt
 
 def test_the_check_of_this_machine_names_the_folder(empty, tmp_path, monkeypatch):
     monkeypatch.setattr("app.jobs.doctor._check_gpu", dict)
-    monkeypatch.setattr("app.jobs.doctor.probe_faiss", lambda: FaissProbe("not installed"))
     monkeypatch.setattr("app.jobs.doctor.list_doctor_rows", list)
     for value, state in ((str(tmp_path), "✔ usable"), ("s3://key:secret@bucket", "✖ missing")):
         monkeypatch.setenv("EMTC_FILES", value)

@@ -3,7 +3,6 @@
 import pytest
 import streamlit as st
 
-from emtc_core.faiss_probe import FaissProbe
 from tests.pages.seed import seed_failed_run
 from tests.pages.test_pages import open_page, said
 
@@ -71,7 +70,6 @@ def test_alerts_are_grouped_by_kind_and_a_finished_run_is_no_alert(seeded):
 def checked(monkeypatch):
     """Without the parts of the check that start other processes; `tests/app/test_doctor.py` makes the whole check."""
     monkeypatch.setattr("app.jobs.doctor._check_gpu", dict)
-    monkeypatch.setattr("app.jobs.doctor.probe_faiss", lambda: FaissProbe("not installed"))
 
 
 def test_the_machine_is_checked_when_the_button_is_pressed(empty, checked):

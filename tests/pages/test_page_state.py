@@ -140,25 +140,6 @@ def test_a_value_that_is_not_found_is_named_in_one_line(seeded, page, query, sho
     assert "which was not found" not in said(app)
 
 
-@pytest.mark.parametrize(
-    ("page", "query", "widget", "value"),
-    [
-        ("memory", {"method": "Axes", "pair": "x1 · x3"}, "memory?method", "axes"),
-        ("memory", {"method": "Axes", "pair": "x1 · x3"}, "memory?pair", 1),
-        ("memory", {"method": "UMAP", "points": "10,000"}, "memory?points", 10_000),
-        ("sql", {"table": "metrics: "}, "sql?table", "metrics"),
-    ],
-)
-def test_an_address_with_a_label_as_earlier_versions_wrote_still_opens(seeded, page, query, widget, value):
-    from storage.sql.glossary import describe_schema
-
-    meaning = next(table.meaning for table in describe_schema() if table.name == "metrics")
-    query = {name: f"{text}{meaning}" if name == "table" else text for name, text in query.items()}
-    app = open_page(page, run=seeded[1], **query)
-    assert not app.warning, [warning.value for warning in app.warning]
-    assert app.session_state[widget] == value
-
-
 def test_the_address_decides_again_when_it_changes(seeded):
     app = open_page("memory", run=seeded[1], point="3")
     app.number_input(key="memory?point").set_value(5).run()

@@ -91,7 +91,7 @@ def test_an_earlier_checkpoint_and_the_one_nearest_to_the_best_evaluation(mine: 
     path, run_id = mine
     folder, best_at = path.with_suffix(".files") / run_id, read(path, "select min(env_step) from evaluations")[0][0]
     for gone in (*folder.glob("best-*.pt"), *folder.glob(f"checkpoint-*{best_at}.pt")):
-        gone.unlink()  # as in a run of an earlier version
+        gone.unlink()  # as after a full disk
     early, *_ = steps = steps_of(path, run_id)
     assert len(steps) > 1
     db = open_database(f"sqlite:///{path}")

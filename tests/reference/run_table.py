@@ -4,7 +4,7 @@ import math
 import re
 from typing import Any
 
-from emtc_core.config.resolve import flatten_stored
+from emtc_core.config.resolve import flatten_tree
 from storage.queries.gate_state import ACTIVE_SHARE
 
 TEXTS = {"id": "id", "name": "name", "note": "notes", "env": "env", "map": "map", "algo": "algo", "sweep": "sweep_id"}
@@ -45,7 +45,7 @@ def holds(run: dict[str, Any], text: str) -> bool:
         return run[TEXTS[key]] is not None and run[TEXTS[key]].lower() == value.lower()
     if key in NUMBERS:
         return compare(run[NUMBERS[key]], sign, value)
-    settings = flatten_stored(run["config"])
+    settings = flatten_tree(run["config"])
     return key in settings and compare(settings[key], sign, value)
 
 

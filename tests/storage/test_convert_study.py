@@ -91,6 +91,17 @@ def test_a_removed_setting_is_dropped_if_it_has_the_constant_value(tmp_path: Pat
     assert find_run(open_converted(tmp_path / "new.emtc", tmp_path), "old1").config == CONFIG
 
 
+def test_an_added_setting_is_written_with_the_value_that_the_run_was_trained_with(tmp_path: Path, monkeypatch) -> None:
+    config = {**CONFIG, "memory": {key: value for key, value in CONFIG["memory"].items() if key != "evict"}}
+    old = make_old(tmp_path / "old.db", config)
+    with pytest.raises(ValueError, match=r"memory\.evict"):
+        convert_study.convert(old, tmp_path / "new.emtc")
+    monkeypatch.setitem(convert_study.ADDED_SETTINGS, "memory.evict", "fifo")
+    convert_study.convert(old, tmp_path / "new.emtc")
+    converted = find_run(open_converted(tmp_path / "new.emtc", tmp_path), "old1").config
+    assert converted == {**CONFIG, "memory": {**CONFIG["memory"], "evict": "fifo"}}
+
+
 def test_every_table_of_the_schema_can_be_compared(tmp_path: Path) -> None:
     new = open_database(f"sqlite:///{tmp_path / 'new.db'}")
     new.dispose()

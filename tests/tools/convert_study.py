@@ -7,8 +7,8 @@ that both schemas have. A bundle is copied completely. Of a database all recorde
 `emtc bundle --whole`. The program prints the number of rows per table in the source and in OUT, and a hash of each
 column with arrays in both.
 
-Whoever removes a setting of `emtc_core.config` adds it to `REMOVED_SETTINGS`. Whoever changes a column so that its
-values have another meaning extends `copy_tables`.
+Whoever removes a setting of `emtc_core.config` adds it to `REMOVED_SETTINGS`, and whoever adds one adds it to
+`ADDED_SETTINGS`. Whoever changes a column so that its values have another meaning extends `copy_tables`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from typing import Any, Final
 from app.cli.output import print_message
 from emtc_core import __version__
 from emtc_core.config.base import IMPORTED
-from emtc_core.config.resolve import flatten_file, list_keys
+from emtc_core.config.resolve import flatten_tree, list_keys
 from storage.address import sqlite_address
 from storage.bundles.contents import WHOLE, Contents
 from storage.bundles.write import pack_study, write_bundle
@@ -51,6 +51,20 @@ REMOVED_SETTINGS: Final[dict[str, Any]] = {
 }
 """Removed setting, for example "memory.evict" → the value that is now a constant. A run with another value is not
 converted."""
+ADDED_SETTINGS: Final[dict[str, Any]] = {
+    "embed.overlap": "off",
+    "gate.type": "gaussian",
+    "memory.index_device": "auto",
+    "memory.on_evicted": "miss",
+    "memory.shift_on_success": True,
+    "record.callbacks": "",
+    "record.metrics": "",
+    "train.deterministic": False,
+    "train.eps_schedule": "linear",
+    "train.matmul_precision": "highest",
+}
+"""Setting that some runs do not have, because it is newer → the value with which they were trained. A run that lacks
+another setting is not converted."""
 OMITTED_TABLES: Final = ("alembic_version", "schema_version")
 MADE_BY: Final = f"emtc-lab {__version__}"
 
@@ -66,8 +80,8 @@ def convert(source: Path, out: Path) -> list[str]:
         The report: a line per table, and a line per column with arrays.
 
     Raises:
-        ValueError: If a run has a setting that neither exists nor has the value that is now a constant, or if the
-            copied rows differ.
+        ValueError: If a run has a setting that neither exists nor has the value that is now a constant, if it lacks a
+            setting that is not in `ADDED_SETTINGS`, or if the copied rows differ.
     """
     with tempfile.TemporaryDirectory(prefix="emtc-convert-") as folder:
         old, new, contents = source, Path(folder) / "new.db", None
@@ -92,13 +106,13 @@ def convert(source: Path, out: Path) -> list[str]:
 
 
 def copy_tables(reader: sqlite3.Connection, writer: sqlite3.Connection) -> None:
-    """Copy all rows with the columns that both databases have, and drop removed settings."""
+    """Copy all rows with the columns that both databases have, and convert the settings of runs."""
     for table, columns in list_common_columns(reader, writer).items():
         names = ", ".join(f'"{name}"' for name in columns)
         rows = reader.execute(f"SELECT {names} FROM {table}")
         writer.executemany(f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})", rows)
     for run_id, config in writer.execute("SELECT id, config FROM runs").fetchall():
-        kept = json.dumps(remove_settings(run_id, json.loads(config)))
+        kept = json.dumps(convert_settings(run_id, json.loads(config)))
         if json.loads(kept) != json.loads(config):
             writer.execute("UPDATE runs SET config = ? WHERE id = ?", (kept, run_id))
     if orphan := writer.execute("PRAGMA foreign_key_check").fetchone():
@@ -106,21 +120,30 @@ def copy_tables(reader: sqlite3.Connection, writer: sqlite3.Connection) -> None:
     writer.commit()
 
 
-def remove_settings(run_id: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration without the removed settings. That of a run of another program is not changed."""
+def convert_settings(run_id: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration with all present settings and no others. That of another program's run is not changed."""
     if config.get("preset") == IMPORTED:
         return config
-    for key, value in flatten_file(config).items():
-        if key in list_keys():
-            continue
-        if key not in REMOVED_SETTINGS or value != REMOVED_SETTINGS[key]:
-            raise ValueError(f"Run {run_id} cannot be converted: the setting {key} = {value!r} no longer exists.")
-        *path, name = key.split(".")
-        section = config
-        for part in path:
-            section = section[part]
+    stored = flatten_tree(config)
+    for key in stored.keys() - list_keys():
+        if key not in REMOVED_SETTINGS or stored[key] != REMOVED_SETTINGS[key]:
+            raise ValueError(f"Run {run_id} cannot be converted: the setting {key} = {stored[key]!r} no longer exists.")
+        section, name = find_section(config, key)
         del section[name]
+    for key in sorted(list_keys() - stored.keys()):
+        if key not in ADDED_SETTINGS:
+            raise ValueError(f"Run {run_id} cannot be converted: it has no setting {key}.")
+        section, name = find_section(config, key)
+        section[name] = ADDED_SETTINGS[key]
     return config
+
+
+def find_section(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
+    """Return the section with a dotted key, and the name of the setting in it. A missing section is made."""
+    *path, name = key.split(".")
+    for part in path:
+        config = config.setdefault(part, {})
+    return config, name
 
 
 def compare(reader: sqlite3.Connection, writer: sqlite3.Connection) -> list[str]:

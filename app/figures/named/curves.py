@@ -67,7 +67,7 @@ from app.figures.options import (
     read_step_count,
 )
 from app.figures.theme import Style, make_styles
-from emtc_core.config.resolve import flatten_stored
+from emtc_core.config.resolve import flatten_tree
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import is_known
 from storage.engine import Database
@@ -374,7 +374,7 @@ def _read_baselines(db: Database, rows: Sequence[RunRow], options: Options) -> B
     others = [
         ExcludedRun(
             row.id,
-            f"{name_run_algo(flatten_stored(row.config))} on {row.map}; {format_seed(row.seed)}",
+            f"{name_run_algo(flatten_tree(row.config))} on {row.map}; {format_seed(row.seed)}",
             "its algorithm is not in this figure",
         )
         for row in rows

@@ -184,8 +184,8 @@ def draw_gate_dynamics(
 
     Args:
         stats: Statistics of the links in memory from `storage.queries.gate.gate_stats`.
-        metrics: `GATE_METRICS` of the run from `storage.queries.curves.metric_points`. Without them, as for runs of
-            earlier versions, there are no lines for new transitions.
+        metrics: `GATE_METRICS` of the run from `storage.queries.curves.metric_points`. Without them, there are no
+            lines for new transitions.
         run: Name of the run, for the title.
         marks: The steps at which the run was resumed.
         closing: Draw 1 − β̄ on a logarithmic axis. Otherwise a gate that closes by 0.001 looks like a flat line.

@@ -55,7 +55,7 @@ from app.figures.options import (
     Options,
 )
 from app.figures.theme import Style, make_styles
-from emtc_core.config.resolve import Value, flatten_stored
+from emtc_core.config.resolve import Value, flatten_tree
 from emtc_core.errors import ConfigError
 
 SeedNumber = Callable[[SeedRun], float]
@@ -166,9 +166,9 @@ def _draw_heatmap(
     """
     comparison = _read_finals(runs, options)
     check_one_study(name, comparison.seeds, keys)
-    settings = [flatten_stored(row.config) for row in runs.rows]
+    settings = [flatten_tree(row.config) for row in runs.rows]
     ys, xs = (sorted({value for run in settings if isinstance(value := run.get(key), int | float)}) for key in keys)
-    if not (ys and xs):  # runs of an earlier version, or imported runs
+    if not (ys and xs):  # imported runs
         raise ConfigError(f"{name} needs runs with the settings {' and '.join(keys)}")
     aggregation, rule = options.aggregation or Aggregation(), options[FINAL]
     grids = []

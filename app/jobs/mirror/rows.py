@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import pandas as pd
 from sqlalchemy import func, select
 
-from emtc_core.config.resolve import Value, flatten_stored
+from emtc_core.config.resolve import Value, flatten_tree
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.models import Evaluation, GateStats, MetricRow, Resume
@@ -73,7 +73,7 @@ def describe_run(db: Database, row: RunRow) -> MirroredRun:
     key = f"{row.id}-r{n_resumes + 1}" if n_resumes else row.id
     has_ended = row.live_status in ("finished", "stopped", "failed")
     name = f"{row.algo} {row.map} seed{row.seed}"
-    return MirroredRun(key, name, flatten_stored(row.config), row.created_at, has_ended, row.live_status)
+    return MirroredRun(key, name, flatten_tree(row.config), row.created_at, has_ended, row.live_status)
 
 
 def read_new_rows(db: Database, run_id: str, last: LastSteps) -> list[Row]:

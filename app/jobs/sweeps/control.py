@@ -52,7 +52,8 @@ def check_plan(plan: Plan, *, remote: bool = False) -> None:
     for run in plan.runs:
         train = run.config.train
         sizes = (train.replay, train.batch, train.n_envs, train.t_max)  # these decide whether the buffer fits
-        configs[run.config.env.model_dump_json(), train.device, train.replay_device, *sizes] = run.config
+        devices = (train.device, train.replay_device, run.config.memory.index_device)
+        configs[run.config.env.model_dump_json(), *devices, *sizes] = run.config
     for config in configs.values():
         check_startable(config)
 

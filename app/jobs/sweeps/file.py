@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 from pydantic_core import ErrorDetails
 
 from emtc_core.config.base import LARGEST, ConfigSection, SettingError, format_rule, parse_toml, read_text
-from emtc_core.config.resolve import current_key, flatten_file, parse_overrides, suggest
+from emtc_core.config.resolve import flatten_tree, parse_overrides, suggest
 from emtc_core.config.run import PresetName
 from emtc_core.envs.registry import get_default_map
 from emtc_core.errors import ConfigError, Fault
@@ -48,7 +48,7 @@ _LISTS = {
     "grid": "tables of lists that are not empty",
 }
 Texts = Annotated[tuple[str, ...], Field(min_length=1)]
-_FLAT = BeforeValidator(lambda value: flatten_file(value) if isinstance(value, Mapping) else value)
+_FLAT = BeforeValidator(lambda value: flatten_tree(value) if isinstance(value, Mapping) else value)
 """Turns nested tables into dotted keys."""
 _FLAT_RANGES = BeforeValidator(lambda value: _flatten_ranges(value) if isinstance(value, Mapping) else value)
 """Turns nested tables into dotted keys, and keeps the tables of ranges."""
@@ -248,13 +248,13 @@ def change_settings(file: SweepFile, settings: Sequence[str] = (), *, steps: int
     if not changes:
         return file
     searched = {**(file.random.ranges if file.random else {}), **(file.optuna.space if file.optuna else {})}
-    varied = {current_key(key) for key in [*file.grid, *searched, *(key for v in file.variant for key in v.changes)]}
+    varied = {*file.grid, *searched, *(key for v in file.variant for key in v.changes)}
     if varied & changes.keys():
         raise ConfigError(
             *(Fault(key, rule="varies between the runs of the sweep file") for key in sorted(varied & changes.keys()))
         )
     content = file.model_dump(by_alias=True, exclude_unset=True)
-    content["set"] = {current_key(key): value for key, value in file.common.items()}
+    content["set"] = dict(file.common)
     for key, value in changes.items():
         if key in _FILE_KEYS:
             content[_FILE_KEYS[key]] = value

@@ -18,7 +18,7 @@ from app.analysis.settings import name_algo, write_value
 from app.jobs.launch_request import find_changed_settings
 from app.jobs.sweeps.file import Leaf, OptunaSearch, Range, SweepFile
 from emtc_core.config.base import convert_errors
-from emtc_core.config.resolve import Value, current_key, describe_fields, flatten, resolve, suggest
+from emtc_core.config.resolve import Value, describe_fields, flatten, resolve, suggest
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.registry import find_map_module
 from emtc_core.errors import ConfigError, Fault
@@ -75,7 +75,7 @@ class Plan:
     @cached_property
     def settings(self) -> frozenset[str]:
         """Dotted keys of the settings that differ between the runs because of the file."""
-        changed = {current_key(key) for run in self.runs for key in run.cell.changes}
+        changed = {key for run in self.runs for key in run.cell.changes}
         return frozenset({"env.map", "algo", "preset", "seed"} | changed)
 
     @property

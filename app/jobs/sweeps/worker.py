@@ -80,7 +80,8 @@ class EligibilityCheck:
             config = config_from_stored(stored)
         except ConfigError as exc:  # another version of the program queued the run
             return str(exc)
-        key = (config.env.model_dump_json(), config.train.device, config.train.replay_device)
+        train = config.train
+        key = (config.env.model_dump_json(), train.device, train.replay_device, config.memory.index_device)
         if key not in self._reasons:
             self._reasons[key] = self._find_obstacle(config)
         return self._reasons[key]

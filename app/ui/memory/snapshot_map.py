@@ -46,7 +46,7 @@ from app.ui.memory.columns import Columns, make_columns
 from app.ui.page_state import Choice, Flag, Integer, Text
 from app.ui.widgets import run_picker
 from emtc_core.config.base import MEMORY_ALGO_PREFIXES
-from emtc_core.config.resolve import flatten_stored
+from emtc_core.config.resolve import flatten_tree
 from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.episodes import Trajectory
 from storage.queries.memory import Snapshot
@@ -67,7 +67,7 @@ MAX_NODES_IN_FILE = 100_000
 MAX_SELECTION_CHARACTERS = 8000
 _PAGES = ("memory", "replay")
 """Replay shows the first map, too."""
-COLOR = Choice("color", *_PAGES, accepts_labels=True)
+COLOR = Choice("color", *_PAGES)
 PALETTE = Choice("scale", *_PAGES)
 CAMERA = Text("camera", *_PAGES, max_characters=64)
 LASSO = Text("lasso", *_PAGES, max_characters=MAX_SELECTION_CHARACTERS)
@@ -100,9 +100,9 @@ def _make_side(channel: str, prefix: str, *pages: str) -> Side:
         channel,
         prefix,
         snapshot=Choice(f"{prefix}snap", *pages, in_url_as_default=True),
-        method=Choice(f"{prefix}method", *pages, accepts_labels=True),
-        pair=Choice(f"{prefix}pair", *pages, accepts_labels=True),
-        points=Choice(f"{prefix}points", *pages, accepts_labels=True),
+        method=Choice(f"{prefix}method", *pages),
+        pair=Choice(f"{prefix}pair", *pages),
+        points=Choice(f"{prefix}points", *pages),
         seed=Integer(f"{prefix}map_seed", *pages, default=0, low=0, high=2**31 - 1),
         embedder=Choice(f"{prefix}embedder", *pages),
     )
@@ -356,7 +356,7 @@ def _show_empty(run: RunRow) -> None:
 def _explain_missing_snapshots(run: RunRow) -> None:
     if not run.config.get("algo", "").startswith(MEMORY_ALGO_PREFIXES):
         messages.empty(
-            f"{escape_markdown(name_run_algo(flatten_stored(run.config)))} has no episodic memory.",
+            f"{escape_markdown(name_run_algo(flatten_tree(run.config)))} has no episodic memory.",
             "Choose a run of an EMTC, EMU or EMC algorithm.",
         )
         return

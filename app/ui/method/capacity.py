@@ -50,14 +50,13 @@ RULES: Final = (
         "`memory.on_evicted = search` searches these states at each update that reads them. In runs with a full memory "
         "4 to 12 % of the reads would have found another node within δ. With 100,000 nodes, the search of a tenth of a "
         "batch took no longer than the read of the batch (`python -m tests.bench memory` measures it as "
-        "`memory.search_evicted_ms`). The default is `miss`, so that results remain comparable with those of earlier "
-        "runs. A stale index is searched again at each target update; between two of them a search finds the same "
-        "evicted node, so the setting has no effect there.",
+        "`memory.search_evicted_ms`). The default is `miss`, with which both example studies were trained. A stale "
+        "index is searched again at each target update; between two of them a search finds the same evicted node, so "
+        "the setting has no effect there.",
     ),
     (
         "Runs without a gate",
-        "With `gate.enabled = false` no β is recorded: not for transitions, links or snapshots. Earlier versions "
-        "recorded the β of links and snapshots that a gate would have had.",
+        "With `gate.enabled = false` no β is recorded: not for transitions, links or snapshots.",
     ),
 )
 

@@ -32,7 +32,7 @@ from storage.notebook import DeletedEntry, EntryRow, delete_entry, get_entry, ge
 ENTRY: Final = Integer("entry", "notebook", low=1)
 """Number of the entry that is shown alone."""
 _SEARCH: Final = Text("q", "notebook")
-_RUN: Final = Choice("about", "notebook", accepts_labels=True)
+_RUN: Final = Choice("about", "notebook")
 _PAGE_NUMBER: Final = Integer("sheet", "notebook", default=1, low=1)
 PER_PAGE: Final = 8
 _ALL_RUNS: Final = "every"

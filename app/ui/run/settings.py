@@ -13,7 +13,7 @@ from app.jobs.launch_request import IDENTITY, resolve_defaults
 from app.ui import data, messages
 from app.ui.page_state import Choice, Text
 from emtc_core.config.plugin_settings import ORIGINS
-from emtc_core.config.resolve import Value, describe_fields, flatten_stored
+from emtc_core.config.resolve import Value, describe_fields, flatten_tree
 from emtc_core.config.values import format_argument
 from emtc_core.errors import EmtcError
 from storage.queries.run_search import RunFilter
@@ -28,7 +28,7 @@ _ABSENT = "–"
 
 def show(run: RunRow) -> None:
     """Draw the search, the choice of the listed settings, and the table."""
-    settings = flatten_stored(run.config)
+    settings = flatten_tree(run.config)
     defaults = resolve_defaults(settings)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         text = st.text_input(
@@ -36,7 +36,7 @@ def show(run: RunRow) -> None:
             help="Words in a setting's key, value, unit or meaning. Only settings with all words are listed.",
         )  # fmt: skip
         other_run = _choose_other_run(run)
-    rows = make_rows(settings, defaults, flatten_stored(other_run.config) if other_run else None)
+    rows = make_rows(settings, defaults, flatten_tree(other_run.config) if other_run else None)
     column = _choose_rows(rows, other_run)
     listed_rows = find_rows(rows.loc[rows[column], :] if column else rows, text or "")
     preset = str(settings.get("preset", "paper"))

@@ -1,14 +1,14 @@
 """Interface of nearest-neighbor indexes over nodes, and the index with SciPy's k-d tree.
 
-Four indexes give the same results (there is a test): the nearest node; with equal distances, the lowest slot.
+All indexes give the same results (there is a test): the nearest node; with equal distances, the lowest slot.
 
-    grid       CPU   within a fixed radius only; nodes are added, moved and removed one by one in O(1)
-    ckdtree    CPU   any distance; built for a batch of queries
-    brute      any   any distance; exact differences in float64 on the device
-    faiss_gpu  CUDA  any distance; candidates by faiss, exact order among them
+    GridIndex     CPU   within a fixed radius only; nodes are added, moved and removed one by one in O(1)
+    CKDTreeIndex  CPU   any distance; built for a batch of queries
+    BruteIndex    CUDA  any distance; exact differences in float64
+    FaissIndex    CUDA  any distance; candidates by faiss, exact order among them
 
-Lookups within delta use the grid; a search at any distance uses one of the others. Positions are scaled embeddings in
-float64, so that the search and the test of delta use the same space and metric (A12).
+Lookups within delta use the grid. `memory.index_device` chooses the index for any distance. Positions are scaled
+embeddings in float64, so that the search and the test of delta use the same space and metric (A12).
 """
 
 from typing import Literal, Protocol

@@ -1,6 +1,5 @@
-"""What a run will hold in memory is counted before it starts, and decides where its episodes live."""
+"""The memory of a run is estimated before it starts, and decides where its episodes are stored."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -11,15 +10,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from app.jobs.launch import estimate
 from emtc_core.config.resolve import resolve
+from emtc_core.devices import choose_replay_device
 from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import get_env_info
 from emtc_core.errors import ConfigError
 from emtc_core.install import memory_bytes
+from emtc_core.memory.nodes import NodeTable
+from emtc_core.memory_estimate import count_replay_steps, describe_memory, estimate_memory
 from emtc_core.replay_buffer import rows as rows_module
 from emtc_core.replay_buffer.buffer import ReplayBuffer
-from emtc_core.replay_buffer.rows import COPY_BYTES, FIELDS, ReplayRows, row_bytes
-from emtc_core.training.memory_plan import MemoryPlan, count_networks, count_replay_steps, plan_memory
-from emtc_core.training.memory_plan import free_bytes as ask_free
+from emtc_core.replay_buffer.rows import FIELDS, ReplayRows
+from emtc_core.replay_buffer.sizes import count_row_bytes
 from tests.core.learner_cases import BLOCKS, make_episode
 from tests.errors import raises
 
@@ -27,79 +28,72 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 GB = 10**9
 
 
-def plan(
-    map: str, device: torch.device, *, free: int = 0, host: int = 64 * GB, algo="emtc-qplex", **keys
-) -> MemoryPlan:
-    overrides = {name.replace("__", "."): value for name, value in keys.items()}
-    config = resolve(map=map, algo=algo, overrides=overrides)
-    info = get_env_info(config.env)
-    assert info is not None
-    return plan_memory(config, info, device=device, networks=5_000_000, free_bytes=free, host_bytes=host)
+def estimate_map(map: str, **keys: object) -> dict[str, int]:
+    config = resolve(map=map, algo=str(keys.pop("algo", "emtc-qplex")), overrides=keys)
+    return estimate_memory(config, get_env_info(config.env))
 
 
-def shares(sizes: Mapping[str, int]) -> dict[str, float]:
-    return {name: round(size / 1e9, 1) for name, size in sizes.items() if size >= 5e7 and name != "memory keys"}
+def give_free_memory(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (size, 80 * GB))
 
 
-def test_on_a_gpu_with_room_replay_lives_there():
-    made = plan("corridor", GPU, free=24 * GB, gate__on_miss="nearest")
-    assert made.replay_device == GPU
-    assert shares(made.on_device) == {"replay": 10.6, "batch": 0.1, "node states": 1.2, "refit": 0.4}
-    assert made.on_device["memory keys"] >= 1_000_000 * 4 * 12  # with faiss, what it keeps to compute in, too
-    line = made.describe()[0]
-    assert line.startswith("device memory: up to 12.")
-    assert "(replay 10.6 GB, batch 0.1 GB, networks 5.0 MB, node states 1.2 GB, refit 0.4 GB, memory keys " in line
-    assert made.on_device["copies of a checkpoint"] == COPY_BYTES + 5_000_000 // 3
-    assert plan("corridor", GPU).on_device["copies of a checkpoint"] == 5_000_000 // 3, "replay is on the host"
+@pytest.mark.parametrize(("size", "home"), [(10 * GB, GPU), (11 * GB, CPU)])
+def test_auto_leaves_the_gpu_half_of_what_is_free(monkeypatch, size, home):
+    give_free_memory(monkeypatch, 21 * GB)
+    assert choose_replay_device("auto", device=GPU, size_bytes=size) == home
 
 
-@pytest.mark.parametrize(("free", "home"), [(22 * GB, GPU), (21 * GB, CPU)])
-def test_auto_leaves_the_gpu_half_of_what_is_free(free, home):
-    made = plan("corridor", GPU, free=free)
-    assert made.replay_device == home
-    assert ("replay" in made.on_host) == (home == CPU)
-
-
-def test_whoever_wants_the_gpu_gets_it_as_far_as_it_reaches():
-    assert plan("corridor", GPU, free=11 * GB, train__replay_device="cuda").replay_device == GPU
-    needed = plan("corridor", GPU, free=11 * GB, train__replay_device="cuda").on_device["replay"]
-    with pytest.raises(ConfigError):
-        plan("corridor", GPU, free=needed + COPY_BYTES - 1, train__replay_device="cuda")
+def test_a_gpu_that_is_too_small_for_replay_is_refused(monkeypatch):
+    give_free_memory(monkeypatch, 11 * GB)
+    assert choose_replay_device("cuda", device=GPU, size_bytes=11 * GB) == GPU
+    assert choose_replay_device("cpu", device=GPU, size_bytes=1) == CPU
     with raises(ConfigError, key="train.replay_device", value="cuda", related=("train.replay",)):
-        plan("corridor", GPU, free=10 * GB, train__replay_device="cuda")
-    assert plan("corridor", GPU, free=80 * GB, train__replay_device="cpu").replay_device == CPU
+        choose_replay_device("cuda", device=GPU, size_bytes=12 * GB)
 
 
 def test_on_a_cpu_there_is_nothing_to_choose():
-    assert plan("corridor", CPU).replay_device == CPU
-    assert plan("corridor", CPU).describe() == ["memory: up to 11.9 GB (replay 10.6 GB, networks 5.0 MB, nodes 1.2 GB)"]
+    assert choose_replay_device("auto", device=CPU, size_bytes=1) == CPU
     with raises(ConfigError, key="train.replay_device", value="cuda", related=()):
-        plan("corridor", CPU, train__replay_device="cuda")
+        choose_replay_device("cuda", device=CPU, size_bytes=1)
     with raises(ConfigError, key="train.replay_device", value="cuda", related=("train.device",)):
         resolve(overrides={"train.replay_device": "cuda", "train.device": "cpu"})
 
 
-def test_a_host_that_may_be_too_small_is_warned_of_and_the_advice_fits():
-    made = plan("corridor", CPU, host=8 * GB)
-    warning = made.describe()[-1]
-    assert warning.startswith("Warning: the run may need up to 11.9 GB of this machine's 8.0 GB. Set train.replay=")
-    assert sum(plan("corridor", CPU, host=8 * GB, train__replay=made.max_replay).on_host.values()) <= 8 * GB
+def test_the_line_names_each_purpose_and_what_is_on_the_gpu():
+    sizes = {"trainer": 6 * 10**8, "replay": 10 * GB, "batches": 10**7, "nodes": GB}
+    (line,) = describe_memory(sizes, replay_device="cpu", host_bytes=64 * GB)
+    assert line == "memory: up to 11.6 GB (trainer 0.6 GB, replay 10.0 GB, batches 10.0 MB, nodes 1.0 GB)"
+    on_host, on_gpu = describe_memory(sizes, replay_device="cuda", host_bytes=64 * GB)
+    assert "replay" not in on_host
+    assert "10.0 GB" in on_gpu
+    warning = describe_memory(sizes, replay_device="cpu", host_bytes=8 * GB)[-1]
+    assert warning.startswith("Warning: the run may need up to 11.6 GB of this machine's 8.0 GB.")
 
 
 def test_a_short_run_and_one_from_fresh_episodes_reserve_little():
-    assert plan("corridor", CPU, train__t_max=2000).on_host["replay"] < 0.02 * plan("corridor", CPU).on_host["replay"]
-    assert plan("corridor", CPU, algo="mappo").on_host["replay"] < 1_000_000
-    assert "nodes" not in plan("corridor", CPU, algo="qplex").on_host
+    long = estimate_map("corridor")["replay"]
+    assert estimate_map("corridor", **{"train.t_max": 2000})["replay"] < 0.02 * long
+    assert estimate_map("corridor", algo="mappo")["replay"] < 1_000_000
+    assert "nodes" not in estimate_map("corridor", algo="qplex")
 
 
 def test_what_is_counted_is_what_the_buffer_takes():
     config = resolve(map="3m", overrides={"train.t_max": 3000, "train.replay": 40})
     info = get_env_info(config.env)
-    made = plan_memory(config, info, device=CPU, networks=0, free_bytes=0, host_bytes=GB)
+    assert info is not None
     buffer = ReplayBuffer(40, info, max_steps=count_replay_steps(config, info))
     tensors = buffer._rows._fields.values()
-    assert made.on_host["replay"] == sum(x.numel() * x.element_size() for x in tensors)
-    assert row_bytes(info) == sum(x.shape[1] * x.element_size() for x in tensors)
+    assert estimate_memory(config, info)["replay"] == sum(x.numel() * x.element_size() for x in tensors)
+    assert count_row_bytes(info) == sum(x.shape[1] * x.element_size() for x in tensors)
+
+
+def test_what_is_counted_is_what_a_full_table_of_nodes_takes():
+    config = resolve(map="3m", overrides={"memory.capacity": 1000})
+    info = get_env_info(config.env)
+    assert info is not None
+    table = NodeTable(capacity=1000, state_dim=info.state_dim, dim=config.embed.dim)
+    columns = (table.nodes, table.state, table.x, table.z, table.order)
+    assert estimate_memory(config, info)["nodes"] == sum(column.nbytes for column in columns)
 
 
 @pytest.mark.parametrize("lengths", [[1] * 60, [12] * 60, [1, 12, 7] * 20, [3, 12, 12, 12]])
@@ -126,7 +120,7 @@ def test_what_is_reserved_costs_nothing_until_it_is_written():
     before = psutil.Process().memory_info().rss
     buffer = ReplayBuffer(200, big)
     buffer.add(make_episode(big, 20, 0))
-    reserved = len(buffer._rows) * row_bytes(big)
+    reserved = len(buffer._rows) * count_row_bytes(big)
     assert reserved > 2 * GB
     assert psutil.Process().memory_info().rss - before < reserved / 10
 
@@ -189,23 +183,10 @@ def test_a_checkpoint_copies_the_buffer_in_small_parts(monkeypatch):
         assert torch.equal(getattr(restored.take(np.arange(20)), name), getattr(buffer.take(np.arange(20)), name))
 
 
-def test_networks_count_with_what_their_updates_keep():
-    state = {"online": {"w": torch.zeros(10, 10)}, "intrinsic": [{"w": torch.zeros(5, dtype=torch.float64)}], "n": 3}
-    assert count_networks(state) == 3 * (400 + 40)
-
-
-def test_this_machine_has_memory_and_the_cpu_is_not_asked_for_its_own():
+def test_this_machine_has_memory():
     assert memory_bytes() > GB / 2
-    assert ask_free(CPU) == 0
 
 
-@pytest.mark.parametrize("algo", ["emtc-qplex", "qplex", "mappo"])
-def test_what_launch_expects_is_what_a_run_says_when_it_starts(algo: str) -> None:
-    config = resolve(algo=algo, map="corridor", steps=2_000_000)
-    info = get_env_info(config.env)
-    assert info is not None
-    planned = plan_memory(
-        config, info, device=torch.device("cpu"), networks=0, free_bytes=0, host_bytes=10**12
-    ).on_host  # fmt: skip
-    expected = estimate(None, config).memory_bytes - estimate(None, resolve(algo="mappo")).memory_bytes
-    assert expected == pytest.approx(sum(planned.values()), rel=0.02, abs=1e6)
+def test_the_form_shows_what_a_run_announces_when_it_starts() -> None:
+    config = resolve(map="corridor", steps=2_000_000)
+    assert estimate(None, config).memory_bytes == sum(estimate_map("corridor", **{"train.t_max": 2_000_000}).values())
