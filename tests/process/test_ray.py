@@ -227,6 +227,7 @@ def test_a_detached_driver_leaves_with_checkpoints_and_a_dead_task_costs_no_run(
     began = {each: timestamps(path, each) for (each,) in read(path, "select id from runs")}
     other = next(run for run in began if run != first)
     assert began[other][0] >= began[first][1], "one at once"
+    wait_until(lambda: not has_worker(url), what="the end of the worker of the dead task")
     db.dispose()
 
 
@@ -272,7 +273,17 @@ def check_sweep_survives(address: str, nodes: Cluster, url: str, folder: Path) -
     ]
     assert all(step >= 100 for (step,) in ask(f"select env_step from resumes where run_id in {quote(lost)}"))
     assert gaps(ask) == []
+    wait_until(lambda: not has_worker(url), what="the end of the workers of the killed driver")
     db.dispose()
+
+
+def has_worker(url: str) -> bool:
+    """Whether an `emtc worker` of this database runs on this machine."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if "worker" in process.cmdline() and process.environ().get("EMTC_DB") == url:
+                return True
+    return False
 
 
 def kill_node(nodes: Cluster, db: Database) -> list[str]:

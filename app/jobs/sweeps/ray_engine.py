@@ -182,15 +182,15 @@ def run_sweep_on_ray(
             if leave.is_requested or sweep.has_nothing_to_start or not can_continue:
                 break
             ended, tasks = ray.wait(tasks, num_returns=len(tasks), timeout=0) if tasks else ([], [])
-            for each in ended:
+            for ended_task in ended:
                 try:
-                    ray.get(each)
+                    ray.get(ended_task)
                 except ray.exceptions.RayError as error:  # for example a dead node: its runs are lost after a while
                     announce(f"A task of the cluster failed: {_describe(error)}")
             time.sleep(POLL_S)
     finally:
-        for each in tasks:
-            ray.cancel(each)
+        for running_task in tasks:
+            ray.cancel(running_task)
         if tasks:
             ray.wait(tasks, num_returns=len(tasks), timeout=_CANCEL_TIMEOUT_S)
     return read()
