@@ -82,7 +82,7 @@ COMMANDS = {
     "envs": Command("setup:envs", "List environments and maps with their sizes, and whether they can be used."),
     "setup": Command("setup:app", "Install the requirements of an environment: emtc setup smac."),
     "bench": Command("bench:bench", "Run one benchmark, or all that have performance budgets."),
-    "check": Command("setup:check_app", "Check a plug-in, or the results of a device: emtc check device."),
+    "check": Command("setup:check_app", "Check the results of a device: emtc check device."),
     "doctor": Command("setup:doctor", "Check device, nearest-neighbour library, environments and browser."),
 }
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from emtc_core.config.resolve import resolve
-from emtc_core.config.run import RunConfig, list_algos, list_mixers
+from emtc_core.config.run import BACKBONES, RunConfig, list_algos
 from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import get_env_info
 from emtc_core.learner.learner import Learner, make_learner
@@ -37,8 +37,7 @@ class Case:
 
 def list_builtin_algos() -> list[str]:
     """List the algorithms without those of plug-ins."""
-    mixers = list_mixers()
-    return [algo for algo in list_algos() if algo.rpartition("-")[2] not in mixers]
+    return [algo for algo in list_algos() if algo.rpartition("-")[2] in (*BACKBONES, "emc")]
 
 
 def make_case(algo: str, *, batch: int, length: int, overrides: Mapping[str, Any] | None = None) -> Case:

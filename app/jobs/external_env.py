@@ -19,7 +19,6 @@ from emtc_core.envs.base import EnvInfo, Observation, VectorEnv
 from emtc_core.envs.registry import describe_env
 from emtc_core.errors import ConfigError, EmtcError, EnvDataError, Fault
 from emtc_core.install import memory_bytes
-from emtc_core.plugins import find_failed_plugin
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -106,8 +105,6 @@ class ExternalEnv(EnvWrapper):
         except EmtcError:
             raise
         except Exception as error:  # a user's code may raise anything; the traceback contains the cause
-            if find_failed_plugin(error) is not None:  # its error is described when the end of the run is recorded
-                raise
             raise EnvDataError(f"{self._name} failed in {name}: {error!r}.") from error
 
     def _check(self, observation: Observation) -> None:

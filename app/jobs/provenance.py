@@ -33,7 +33,7 @@ from app.analysis.provenance import hash_core, library_versions
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.registry import IMPORTED_BY_MAP
 from emtc_core.errors import StorageError
-from emtc_core.plugins import list_loaded
+from emtc_core.plugins import list_modules
 from storage.engine import Database
 from storage.files import run_folder
 from storage.private_files import make_private_folder, open_private_append
@@ -43,7 +43,7 @@ from storage.runs.rows import find_run
 ROOT: Final = Path(__file__).resolve().parents[2]
 OWN: Final = ("app", "emtc_core", "emtc_lab", "pages", "storage")
 _MAIN_MODULES: Final = ("__main__", "__mp_main__")
-_MODULE_VARIABLES: Final = ("EMTC_ENV_MODULES", "EMTC_PLUGINS")
+_MODULES_VARIABLE: Final = "EMTC_ENV_MODULES"
 _MAX_DIFF_BYTES: Final = 1 << 20
 _MAX_FILES: Final = 2_000
 _MAX_RESUMES: Final = 20
@@ -153,11 +153,10 @@ def _find_user_modules(env: EnvConfig) -> dict[str, ModuleType]:
     - Modules that are not part of this program, of Python or of an installed package.
     - Plug-ins and environments that the user has named, even if they are installed packages.
     """
-    entries = [entry for name in _MODULE_VARIABLES for entry in os.environ.get(name, "").replace(",", " ").split()]
+    entries = [*os.environ.get(_MODULES_VARIABLE, "").replace(",", " ").split(), *list_modules()]
     listed = {entry.partition(":")[0].partition(".")[0] for entry in entries}
     if env.name in IMPORTED_BY_MAP:
         listed.add(env.map.partition(":")[0].partition(".")[0])
-    listed |= {plugin.module.partition(".")[0] for plugin in list_loaded()}
     loaded = {name: module for name, module in list(sys.modules.items()) if "." not in name and name not in OWN}
     return {
         name: module

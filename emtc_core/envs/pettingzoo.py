@@ -1,7 +1,7 @@
 """Parallel environments of PettingZoo, and those that a user has written: `--env pettingzoo --map module:factory`.
 
 Description: a map is a wrapped game of `zoo.examples`, or `module:factory`: a callable without arguments that
-    returns a `ParallelEnv`. Modules in the current folder are found too (`plugins.get_user_folder`). The agents are
+    returns a `ParallelEnv`. Modules in the current folder are found too (`emtc_core.user_modules`). The agents are the
     `possible_agents`, in that order, during the whole episode.
 Actions: discrete spaces. All agents get the largest number of actions; the additional ones are never available. A mask
     is read from the observation (`{"observation": …, "action_mask": …}`) or from the agent's info.
@@ -48,7 +48,7 @@ from emtc_core.envs.zoo import examples
 from emtc_core.envs.zoo.examples import EXAMPLES
 from emtc_core.errors import EnvDataError, EnvUnavailableError
 from emtc_core.install import get_install_command
-from emtc_core.plugins import has_user_module, import_user_module
+from emtc_core.user_modules import has_user_module, import_user_module
 
 if TYPE_CHECKING:
     from pettingzoo import ParallelEnv

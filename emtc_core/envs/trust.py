@@ -4,7 +4,7 @@ The map of a run may be an import path (environment `pettingzoo`), and the run m
 `EMTC_ENV_MODULES` is a comma-separated list of the modules that the user trusts; a listed package includes its modules.
 A module that a user types into a command is allowed for this command and its child processes. Python code that calls
 `make_env` is not checked. A child process searches modules in its parent's working folder
-(`emtc_core.plugins.get_user_folder`).
+(`emtc_core.user_modules`).
 """
 
 import os

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from emtc_core.config.resolve import flatten
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import GateValues
-from emtc_core.gate.laws import make_gate_law
+from emtc_core.gate.gate import GateValues, make_gate_law
 from emtc_core.gate.temperature import Temperature
 from emtc_core.gate_laws import unknown_context
 from emtc_core.memory.memory import EpisodicMemory
@@ -32,9 +31,9 @@ from emtc_core.memory.nodes import Recall
 from emtc_core.metrics import CLOSED_BELOW
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.rollout.episode import Episode, discounted_returns
-from emtc_core.schedules import Every
 from emtc_core.training.episode_gate import EpisodeGate
 from emtc_core.training.episodic import EpisodicPart
+from emtc_core.training.intervals import Interval
 
 Values = NDArray[np.float64]
 Slots = NDArray[np.int64]
@@ -194,9 +193,9 @@ class _MemoryGroup:
         self._info = info
         self._part = EpisodicPart(config, info, device=torch.device("cpu"))
         self._buffer = ReplayBuffer(1, info)  # stays empty: there is no learner
-        self._refit = Every(config.embed.interval)
-        self._target = Every(config.train.target_interval)
-        self._point = Every(max(1, config.train.t_max // points))
+        self._refit = Interval(config.embed.interval)
+        self._target = Interval(config.train.target_interval)
+        self._point = Interval(max(1, config.train.t_max // points))
         self.env_step = 0
         memory = self._part.memory
         is_shared = len(configs) > 1

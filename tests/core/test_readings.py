@@ -15,8 +15,8 @@ from emtc_core.learner.learner import make_learner
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.rollout.collector import Collector
 from emtc_core.rollout.episode import Episode, discounted_returns
-from emtc_core.schedules import Every
 from emtc_core.training.episodic import EpisodicPart
+from emtc_core.training.intervals import Interval
 from emtc_core.training.readings import BAND, ReadingPoint, group_by_memory, replay_readings
 from tests.reference.reading import LoopedReading
 
@@ -149,8 +149,8 @@ def _read_alone(config: RunConfig, stream: list[Episode], points: int) -> list[R
     info = make_env(config.env, n_envs=1).info
     part, buffer = EpisodicPart(config, info, device=CPU), ReplayBuffer(1, info)
     temperature = Temperature(config.gate, t_max=config.train.t_max)
-    refit, target = Every(config.embed.interval), Every(config.train.target_interval)
-    point = Every(max(1, config.train.t_max // points))
+    refit, target = Interval(config.embed.interval), Interval(config.train.target_interval)
+    point = Interval(max(1, config.train.t_max // points))
     env_step, verdicts, told = 0, [], []
     for number, episode in enumerate(stream, start=1):
         env_step += episode.length

@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
 from emtc_core.plugins import VARIABLE as PLUGINS_VARIABLE
+from emtc_core.user_modules import FOLDER_VARIABLE, get_user_folder
 
 ROOT = Path(__file__).resolve().parents[3]
 _POLL_S = 0.2
