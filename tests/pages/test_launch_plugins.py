@@ -45,6 +45,4 @@ def test_the_arguments_of_a_gate_are_fields_where_it_is_chosen(lab):
     assert not form.error
     assert "`gate.plugin.steep.at` = 2 (1)" in said(form)
     plain = open_page("launch")
-    assert not any(each.key == "set-gate.plugin.steep.at" for each in plain.text_input), (
-        "the paper's gate reads none of it"
-    )
+    assert not any(each.key == "set-gate.plugin.steep.at" for each in plain.text_input)
