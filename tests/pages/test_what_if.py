@@ -125,6 +125,6 @@ def test_a_gate_law_without_an_inverse_has_no_tau_at_the_snapshot(seeded, monkey
     app = open_page("memory", run=run_id, what_if="true")
     assert not app.exception
     assert not app.error
-    warned = ["temperature" in each.value for each in app.warning]
+    warned = ["no inverse" in each.value for each in app.warning]
     tau = _table(app).loc["τ at the snapshot [return]", "recorded"]
     assert (any(warned), tau == MISSING) == ((True, True) if inverse is None else (False, False))
