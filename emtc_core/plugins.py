@@ -128,5 +128,6 @@ def _import_modules(modules: tuple[str, ...]) -> str:
         try:
             import_user_module(module)
         except Exception as error:  # the code of a plug-in may raise anything
-            return f"The plug-in module {module} cannot be imported: {type(error).__name__}: {error}".rstrip(".: ")
+            message = " ".join(str(error).split())
+            return f"The plug-in module {module} cannot be imported: {type(error).__name__}: {message}"
     return ""

@@ -41,7 +41,9 @@ _PREFIXES: Final[dict[Kind, str]] = {
 
 def list_choices(key: str) -> tuple[str, ...]:
     """List the names that a setting accepts, if it has built-in names and names of plug-ins; else return nothing."""
-    kind, builtin = PLUGIN_SETTINGS.get(key, ("gate", ()))
+    if key not in PLUGIN_SETTINGS:
+        return ()
+    kind, builtin = PLUGIN_SETTINGS[key]
     return tuple(list_names(kind, builtin)) if builtin else ()
 
 

@@ -33,16 +33,8 @@ def test_a_script_opens_a_database_without_torch(tmp_path: Path) -> None:
     )
     done = run_script(tmp_path, text)
     assert done.stderr == ""
-    names = [
-        "ConfigSection",
-        "GateLaw",
-        "Mixed",
-        "RecordedRun",
-        "check_env",
-        "load_policy",
-        "open_database",
-        "register",
-    ]
+    types = ["ConfigSection", "GateLaw", "Mixed", "RecordedRun"]
+    names = [*types, "check_env", "load_policy", "open_database", "register"]
     assert done.stdout.strip() == f"{names} app.jobs.policies"
 
 

@@ -175,7 +175,7 @@ def test_every_kind_has_a_recipe() -> None:
     from emtc_core.plugins import KINDS
 
     registered = re.findall(r'^register\("(\w+)"', "\n".join(MODULES.values()), re.MULTILINE)
-    assert sorted([*registered, "backbone"]) == sorted(KINDS)  # a backbone is trained in tests/core/test_plugins.py
+    assert sorted([*registered, "backbone"]) == sorted(KINDS)  # tests/core/test_plugins.py makes a backbone
     assert set(re.findall(r'= "my_lab\.(\w+)"', PROJECT)) == {Path(name).stem for name in MODULES}
 
 

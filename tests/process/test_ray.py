@@ -125,7 +125,9 @@ def test_a_cluster_without_what_a_run_asks_for_is_refused(two_nodes: Cluster, tm
 
 
 GATES = """
-from emtc_lab import ConfigSection, GateLaw, register
+from emtc_core.config.base import ConfigSection
+from emtc_core.gate_laws import GateLaw
+from emtc_core.plugins import register
 
 
 class Reach(ConfigSection):
