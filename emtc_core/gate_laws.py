@@ -1,7 +1,7 @@
-"""The built-in gate laws. A gate law computes beta from delta and tau, and optionally tau from beta.
+"""The gate laws. A gate law computes beta from delta and tau, and optionally tau from beta.
 
 To add a law, write its functions and add a `GateLaw` to `GATE_LAWS`: `gate.type` then accepts its name.
-`emtc_core.gate.laws.make_gate_law` returns the law of a run, which may also be the law of a plug-in.
+`emtc_core.gate.gate.make_gate_law` returns the law of a run, which may also be the law of a plug-in.
 """
 
 from collections.abc import Callable
@@ -53,8 +53,6 @@ class GateLaw:
     Source: Eq. 8 for the Gaussian law; other laws are variants of it.
     """
 
-    label: str
-    """Name of the law; for a plug-in with its origin: "cauchy (my-lab 0.1)"."""
     function: Callable[[Any, Any, GateContext], Any]
     """(delta [return], tau [return], context) → beta in [0, 1], arrays of one shape; tau may be a number."""
     inverse: Callable[[Floats, Floats], Floats] | None = None
@@ -75,7 +73,7 @@ class GateLaw:
 
         Raises:
             ValueError: If the law is the Gaussian and tau is not positive.
-            PluginError: If a plug-in returns another shape, a beta outside [0, 1], or NaN.
+            PluginError: If the law of a plug-in returns another shape, a beta outside [0, 1], or NaN.
         """
         return self.function(self.delta_scale * delta_mem, tau, context)
 
@@ -87,7 +85,7 @@ class GateLaw:
     def temperature_for(self, beta: Floats, delta_mem: Floats) -> Floats:
         """Compute the temperature tau at which transitions have this beta: the inverse of `weigh`.
 
-        Source: Eq. 8 solved for tau, or the plug-in.
+        Source: Eq. 8 solved for tau; the inverse of another law.
 
         Args:
             beta: Gate coefficient, any shape, within `INVERTIBLE`, dimensionless.
@@ -98,10 +96,9 @@ class GateLaw:
 
         Raises:
             ValueError: If the law has no inverse.
-            PluginError: If a plug-in returns another shape, or a tau that is not finite and positive.
         """
         if self.inverse is None:
-            raise ValueError(f"The gate {self.label} has no inverse.")
+            raise ValueError("The gate law has no inverse.")
         return self.inverse(beta, self.delta_scale * delta_mem)
 
 
@@ -138,6 +135,6 @@ def gaussian_temperature(beta: Floats, delta: Floats) -> Floats:
 
 
 GATE_LAWS: Final = {
-    "gaussian": GateLaw("gaussian", lambda delta, tau, context: gate_coefficient(delta, tau=tau), gaussian_temperature),
+    "gaussian": GateLaw(lambda delta, tau, context: gate_coefficient(delta, tau=tau), gaussian_temperature),
 }
 """Name of a built-in gate law (`gate.type`) → the law."""

@@ -143,7 +143,7 @@ import json
 import os
 import numpy as np
 from emtc_core.config.memory import GateConfig
-from emtc_core.gate.laws import make_gate_law
+from emtc_core.gate.gate import make_gate_law
 from emtc_core.gate_laws import unknown_context
 from sqlalchemy import update
 from storage.engine import open_database

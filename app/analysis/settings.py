@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from emtc_core.config.base import IMPORTED, MEMORY_ALGO_PREFIXES
-from emtc_core.config.plugin_settings import MIXER, ORIGINS, PLUGIN_SETTINGS, argument_fields, find_owner
+from emtc_core.config.plugin_settings import PLUGIN, find_owner, list_plugin_fields
 from emtc_core.config.resolve import Value, flatten, resolve
 from emtc_core.config.run import RunConfig, list_algos, split_algo
 from emtc_core.errors import ConfigError
@@ -37,7 +37,7 @@ SYMBOLS = {
     "gate.tau_end": "τ_end",
 }
 EMBEDDERS = {"random": "random projection", "dcae": "dCAE", "tcse": "TCSE"}
-_SECTIONS = frozenset(RunConfig.model_fields) - {"algo", "seed", "preset", "env", "plugins"}
+_SECTIONS = frozenset(RunConfig.model_fields) - {"algo", "seed", "preset", "env"}
 """Sections of which `list_sections` states whether an algorithm reads them."""
 _IDENTITY = frozenset({"algo", "seed", "train.t_max"}) | TASK
 _DEVICES = ("train.device", "train.replay_device", "memory.index_device")
@@ -158,7 +158,7 @@ def is_read(key: str, algo: str) -> bool:
     section, _, rest = key.partition(".")
     if not rest or section not in _SECTIONS or algo not in list_algos():
         return True
-    if section == MIXER:
+    if section == PLUGIN:
         return rest.partition(".")[0] == split_algo(algo)[1]
     return section in list_sections(algo)
 
@@ -176,8 +176,8 @@ def find_changes(settings: Settings) -> dict[str, Value]:
     steps = settings.get("train.t_max")
     preset = str(settings.get("preset", "paper"))
     algo = str(settings.get("algo"))
-    if algo not in list_algos() and any(key.startswith(f"{ORIGINS}.mixer.") for key in settings):
-        algo = f"{algo.rpartition('-')[0]}-qmix".removeprefix("-")  # its mixer is a plug-in that is not installed
+    if algo not in list_algos():
+        algo = f"{algo.rpartition('-')[0]}-qmix".removeprefix("-")  # its backbone is a plug-in that is not installed
     defaults = _resolve_defaults(
         str(settings.get("env.name")),
         str(settings.get("env.map")),
@@ -188,7 +188,7 @@ def find_changes(settings: Settings) -> dict[str, Value]:
     changed = {
         key: value
         for key, value in sorted(settings.items())
-        if key not in _IDENTITY and not is_irrelevant_for_learning(key) and _is_changed(key, value, defaults, settings)
+        if key not in _IDENTITY and not is_irrelevant_for_learning(key) and _is_changed(key, value, defaults)
     }
     if changed.get("embed.type") == "dcae" and changed.get("embed.lambda_cl") == 0:
         del changed["embed.lambda_cl"]  # dCAE has no contrastive loss, so this is one ablation and not two
@@ -197,17 +197,16 @@ def find_changes(settings: Settings) -> dict[str, Value]:
     return {**changed, **named_preset, **patched, **origin}
 
 
-def _is_changed(key: str, value: Value, defaults: Settings, settings: Settings) -> bool:
+def _is_changed(key: str, value: Value, defaults: Settings) -> bool:
     """Return whether a setting differs from its default.
 
-    Settings without a default are changed only if they are arguments of a plug-in and differ from their declaration.
+    Settings without a default are changed only if they belong to a plug-in and differ from their declaration.
     """
     if key in defaults:
         return defaults[key] != value
-    owner = find_owner(key)
-    if owner is None or f"{ORIGINS}.{'.'.join(owner)}" not in settings:
+    if find_owner(key) is None:
         return False
-    return value != next((field.default for name, field in argument_fields() if name == key), None)
+    return value != next((field.default for name, field in list_plugin_fields() if name == key), None)
 
 
 @lru_cache(maxsize=512)
@@ -238,55 +237,16 @@ def name_algo(algo: str) -> str:
 
     An algorithm that this program does not have is one of another program. Its name is not changed.
     """
-    return _name_own_algo(algo) if algo in list_algos() else algo
-
-
-def name_algo_with_origin(
-    algo: str, plugins: Mapping[str, Mapping[str, str]] | None, *, is_imported: bool = False
-) -> str:
-    """Return the name of an algorithm, with the origin of a plug-in mixer: "EMTC(MYMIXER) (my-package 0.1)".
-
-    Args:
-        algo: The stored key of the algorithm.
-        plugins: Stored origins by kind and name; None if the run has no plug-ins.
-        is_imported: Whether another program trained the run. The name is then that of the other program.
-    """
-    if is_imported:
+    if algo not in list_algos():
         return algo
-    mixers = plugins.get("mixer", {}) if plugins else {}
-    origin = mixers.get(algo.rpartition("-")[2])
-    return f"{_name_own_algo(algo)} ({origin})" if origin else name_algo(algo)
+    method, _, backbone = algo.rpartition("-")
+    return f"{method.upper()}({backbone.upper()})" if method in ("emtc", "emu") else algo.upper()
 
 
 def name_run_algo(settings: Settings) -> str:
     """Return the name of the algorithm of a run, from its flat settings: "QMIX", or "qmix, imported (sacred)"."""
     algo = str(settings.get("algo"))
     return name_method(algo, {IMPORTED: settings[LABEL]}) if LABEL in settings else name_algo(algo)
-
-
-def _name_own_algo(algo: str) -> str:
-    method, _, backbone = algo.rpartition("-")
-    return f"{method.upper()}({backbone.upper()})" if method in ("emtc", "emu") else algo.upper()
-
-
-def read_origins(settings: Settings) -> dict[str, dict[str, str]]:
-    """Read the origins of a run's plug-ins, by kind and name, from its flat settings."""
-    origins: dict[str, dict[str, str]] = {}
-    for key, origin in settings.items():
-        head, _, rest = key.partition(".")
-        kind, dot, name = rest.partition(".")
-        if head == ORIGINS and dot:
-            origins.setdefault(kind, {})[name] = str(origin)
-    return origins
-
-
-def mark_changes(changes: Mapping[str, Value], origins: Mapping[str, Mapping[str, str]]) -> dict[str, Value]:
-    """Append the origin to each value that names a plug-in: "halfway (my-package 0.1)"."""
-    marked = dict(changes)
-    for key, (kind, _) in PLUGIN_SETTINGS.items():
-        origin = origins.get(kind, {}).get(str(changes.get(key)))
-        marked |= {key: f"{changes[key]} ({origin})"} if origin else {}
-    return marked
 
 
 def name_change(algo: str, key: str, value: Value) -> str:
@@ -304,16 +264,15 @@ def name_change(algo: str, key: str, value: Value) -> str:
     return f"{SYMBOLS.get(key, key)} = {format_value(value)}"
 
 
-def name_method(algo: str, changes: Mapping[str, Value], origins: Mapping[str, Mapping[str, str]] | None = None) -> str:
+def name_method(algo: str, changes: Mapping[str, Value]) -> str:
     """Name an algorithm with its changed settings: "EMTC(QPLEX), No-TCGM, δ = 1.8e-3".
 
     Args:
         algo: Key of the algorithm.
         changes: Settings that differ from the preset.
-        origins: Origins of plug-ins by kind and name.
     """
-    remaining = mark_changes(changes, origins or {})
-    parts = [name_algo_with_origin(algo, origins, is_imported=IMPORTED in changes)]
+    remaining = dict(changes)
+    parts = [algo if IMPORTED in changes else name_algo(algo)]
     if (tau := remaining.get("gate.tau_start")) is not None and tau == remaining.get("gate.tau_end"):
         parts.append(f"τ = {format_value(tau)}")
         del remaining["gate.tau_start"], remaining["gate.tau_end"]

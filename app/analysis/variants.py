@@ -20,7 +20,6 @@ from app.analysis.settings import (
     name_budget,
     name_method,
     name_task,
-    read_origins,
     write_value,
 )
 from emtc_core.config.base import IMPORTED
@@ -93,7 +92,7 @@ def group_variants(configs: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
         named_changes = {key: value for key, value in changes[first].items() if key not in shared}
         budget = _budget_suffix(budgets[first])
         by_seed = sorted(run_ids, key=lambda run_id: (str(flat[run_id].get("seed")).zfill(10), run_id))
-        name = name_method(algo, named_changes, read_origins(values)) + (budget if method.endswith(budget) else "")
+        name = name_method(algo, named_changes) + (budget if method.endswith(budget) else "")
         variants.append(Variant(method, name, task, algo, map, env, tuple(by_seed), changes[first], shared))
     order = {algo: position for position, algo in enumerate(list_algos())}
 

@@ -28,9 +28,8 @@ from app.analysis.tables import MISSING, Table, make_table
 from emtc_core.config.base import ConfigSection, convert_errors
 from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
 from emtc_core.errors import ConfigError
-from emtc_core.gate.gate import delta_mem, get_miss_beta
+from emtc_core.gate.gate import delta_mem, get_miss_beta, make_gate_law
 from emtc_core.gate.incentive import compute_incentive_inputs, incentive
-from emtc_core.gate.laws import make_gate_law
 from emtc_core.gate_laws import INVERTIBLE, unknown_context
 from emtc_core.kernel_cache import check_kernel_cache
 from emtc_core.metrics import CLOSED_BELOW
@@ -227,7 +226,7 @@ def evaluate_what_if(
         tau_after=tau_after,
         delta=rules.memory.delta,
         delta_after=rules.memory.delta * (factor or 1.0),
-        law_without_inverse=None if law.is_invertible else law.label,
+        law_without_inverse=None if law.is_invertible else rules.gate.type,
         sample=explain_sample(snapshot),
     )
 
@@ -295,8 +294,7 @@ def explain_tau(result: WhatIfResult) -> str:
     if result.law_without_inverse is None:
         return ""
     reason = (
-        f"τ at the snapshot cannot be computed from its β: the gate {result.law_without_inverse} has no inverse "
-        "(temperature_for)."
+        f"τ at the snapshot cannot be computed from its β: the gate law {result.law_without_inverse} has no inverse."
     )
     if np.isfinite(result.tau):
         return f"{reason} The τ of the newest recorded transition is used."

@@ -81,7 +81,6 @@ COMMANDS = {
     "watch": Command("watch:watch", "Print and send alerts about runs, and stop runs by rules."),
     "envs": Command("setup:envs", "List environments and maps with their sizes, and whether they can be used."),
     "setup": Command("setup:app", "Install the requirements of an environment: emtc setup smac."),
-    "check": Command("setup:check_app", "Check a plug-in."),
     "doctor": Command("setup:doctor", "Check device, nearest-neighbour library, environments and browser."),
 }
 

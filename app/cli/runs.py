@@ -4,7 +4,7 @@ They call the same functions as the pages.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
@@ -216,9 +216,6 @@ def runs(
     no_run = "No runs yet. Start one with: emtc train --set preset=demo"
     empty = no_run if run_filter == RunFilter() and not total else "No run matches."
     table = [{column: row[column] for column in TABLE_COLUMNS} for row in rows]
-    plugins = [_describe_plugins(row["plugins"]) for row in rows]
-    if any(plugins):
-        table = [row | {"plug-ins": text} for row, text in zip(table, plugins, strict=True)]
     print_table(table, title="Runs", empty=empty)
 
 
@@ -350,12 +347,6 @@ def _set_visibility(db: str, runs: Sequence[str] | None, where: Sequence[str] | 
     ids = choose_runs(database, runs, where, visibility="archived" if act == "restore" else "open")
     verb = {"archive": "Archived", "restore": "Restored", "hide": "Hid", "show": "Unhid"}[act]
     print_message(f"{verb} {set_visibility(database, ids, act)} of {format_run_count(len(ids))}.")
-
-
-def _describe_plugins(plugins: Mapping[str, Mapping[str, str]] | None) -> str:
-    """List the plug-ins of a run with their origins."""
-    kinds = plugins.values() if plugins else ()
-    return ", ".join(f"{name} ({origin})" for kind in kinds for name, origin in kind.items())
 
 
 def _print_page_number(n_rows: int, total: int, page: int, page_size: int | None) -> None:

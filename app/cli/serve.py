@@ -10,7 +10,8 @@ import typer
 
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl
 from app.jobs.access_token import DEFAULT_PORT, find_address
-from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
+from emtc_core.plugins import list_plugins
+from emtc_core.user_modules import FOLDER_VARIABLE, get_user_folder
 from storage.address import make_absolute
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -25,6 +26,7 @@ def serve_app(
     if address:
         sys.stdout.write(f"{find_address(port or DEFAULT_PORT)}\n")
         return
+    list_plugins()  # raises before the server starts if a plug-in cannot be imported
     become_app(db, [] if port is None else ["--server.port", str(port)])
 
 

@@ -37,7 +37,6 @@ from emtc_core.config.resolve import describe_fields, resolve
 from emtc_core.control import StopRequested
 from emtc_core.envs.registry import get_default_map
 from emtc_core.errors import EmtcError
-from emtc_core.plugins import describe_failure
 from storage.engine import Database, open_database
 from storage.files import describe_files_folder
 from storage.runs.changes import create_run
@@ -187,7 +186,7 @@ def _train_in_foreground(
             print_json({"run_id": run_id, "status": "stopped", "env_steps": find_run(database, run_id).env_steps})
         return 0
     except Exception as exc:
-        message = str(exc) if isinstance(exc, EmtcError) else f"Run {run_id} failed: {describe_failure(exc)}"
+        message = str(exc) if isinstance(exc, EmtcError) else f"Run {run_id} failed: {type(exc).__name__}: {exc}"
         print_message(message)
         if json:
             print_json({"run_id": run_id, "status": "failed", "error": message})

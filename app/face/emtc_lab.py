@@ -7,7 +7,7 @@
     actions = policy.act(obs, avail)
 
 Installed as the module `emtc_lab`. Each name is imported at first use: `open_database` does not import torch,
-`load_policy` does. Plug-ins import `register` and the return type of a mixer, `Mixed`, from here.
+`load_policy` does. Plug-ins import `register`, the base class of their settings and the types that they return.
 
 Python searches a script's own folder first, so a file `storage.py` next to a script hides the package `storage`. This
 module checks for such files when it is imported and names them in the error.
@@ -19,17 +19,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from app.jobs.policies import load_policy as load_policy
+    from emtc_core.config.base import ConfigSection as ConfigSection
+    from emtc_core.envs.checker import check_env as check_env
+    from emtc_core.gate_laws import GateLaw as GateLaw
     from emtc_core.learner.mixers.base import Mixed as Mixed
     from emtc_core.plugins import register as register
     from storage import RecordedRun as RecordedRun
     from storage import open_database as open_database
 
-__all__ = ["Mixed", "RecordedRun", "load_policy", "open_database", "register"]
+__all__ = ["ConfigSection", "GateLaw", "Mixed", "RecordedRun", "check_env", "load_policy", "open_database", "register"]
 _MODULES = {
     "load_policy": "app.jobs.policies",
     "open_database": "storage",
     "RecordedRun": "storage",
+    "ConfigSection": "emtc_core.config.base",
+    "GateLaw": "emtc_core.gate_laws",
     "Mixed": "emtc_core.learner.mixers.base",
+    "check_env": "emtc_core.envs.checker",
     "register": "emtc_core.plugins",
 }
 _PACKAGES = ("emtc_core", "storage", "app")

@@ -17,7 +17,6 @@ from emtc_core.envs.checker import list_observation_faults
 from emtc_core.errors import ConfigError, EmtcError, EnvDataError, Fault
 from emtc_core.install import memory_bytes
 from emtc_core.memory_estimate import estimate_memory
-from emtc_core.plugins import find_failed_plugin
 from emtc_core.replay_buffer.sizes import PAGE_ROWS, count_episode_pages, count_row_bytes
 
 P = ParamSpec("P")
@@ -87,8 +86,6 @@ class ExternalEnv(EnvWrapper):
         except EmtcError:
             raise
         except Exception as error:  # a user's code may raise anything; the traceback contains the cause
-            if find_failed_plugin(error) is not None:  # its error is described when the end of the run is recorded
-                raise
             raise EnvDataError(f"{self._name} failed in {name}: {error!r}.") from error
         if faults:
             raise EnvDataError(

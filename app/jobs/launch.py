@@ -25,7 +25,7 @@ from emtc_core.envs.registry import check_available, check_importable, get_env_i
 from emtc_core.errors import EmtcError, RunStateError, StorageError, make_cuda_error
 from emtc_core.kernel_cache import check_kernel_cache
 from emtc_core.memory_estimate import estimate_memory
-from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
+from emtc_core.user_modules import FOLDER_VARIABLE, get_user_folder
 from storage.engine import Database, check_not_read_only, is_read_only
 from storage.files import check_files_folder, run_folder
 from storage.private_files import make_private_folder, open_private_append

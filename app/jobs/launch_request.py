@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, TypeVar
 
-from emtc_core.config.plugin_settings import ORIGINS, find_owner
+from emtc_core.config.plugin_settings import list_plugin_fields
 from emtc_core.config.resolve import (
     Value,
     describe_fields,
@@ -99,7 +99,8 @@ def check_request(texts: Texts, maps: Mapping[str, Sequence[str]]) -> Request:
         except ConfigError as exc:
             faults |= place_faults(exc, ["train.t_max"])
             steps = None
-    plugin_defaults = {info.key: info.default for info in describe_fields() if find_owner(info.key)}
+    plugin_keys = {key for key, _ in list_plugin_fields()}
+    plugin_defaults = {info.key: info.default for info in describe_fields() if info.key in plugin_keys}
     defaults = plugin_defaults | flatten(_resolve_defaults(choices, steps))
     usual_steps = _resolve_defaults(choices, None).train.t_max
     config = None
@@ -234,8 +235,7 @@ def resolve_defaults(settings: Mapping[str, Value]) -> dict[str, Value]:
 def find_changed_settings(settings: Mapping[str, Value]) -> list[str]:
     """List the settings of a run that differ from its preset; all of them if the preset is unknown."""
     defaults = resolve_defaults(settings)
-    keys = (key for key in settings if not key.startswith(f"{ORIGINS}."))
-    return [key for key in keys if key not in IDENTITY and (key not in defaults or defaults[key] != settings[key])]
+    return [key for key in settings if key not in IDENTITY and (key not in defaults or defaults[key] != settings[key])]
 
 
 def write_command(texts: Texts) -> str:
@@ -318,10 +318,10 @@ def _resolve_defaults(choices: Mapping[str, str], steps: int | None) -> RunConfi
 
 def _list_settings() -> dict[str, FieldInfo]:
     """List the settings that are not choices of the form, by dotted key."""
-    return _list_settings_with(tuple(list_plugins("env")))
+    return _list_settings_with(tuple(list_plugins()))
 
 
 @lru_cache(maxsize=4)
-def _list_settings_with(envs: tuple[Plugin, ...]) -> dict[str, FieldInfo]:
-    """Cache the settings. `envs` is only a key: plug-in environments add settings."""
+def _list_settings_with(plugins: tuple[Plugin, ...]) -> dict[str, FieldInfo]:
+    """Cache the settings. `plugins` is only a key: plug-ins add settings."""
     return {info.key: info for info in describe_fields() if info.key not in IDENTITY}

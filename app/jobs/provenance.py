@@ -33,8 +33,7 @@ from app.analysis.provenance import hash_core, library_versions
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.registry import find_map_module
 from emtc_core.errors import StorageError
-from emtc_core.plugins import VARIABLE as PLUGINS_VARIABLE
-from emtc_core.plugins import list_loaded
+from emtc_core.plugins import list_modules
 from storage.engine import Database
 from storage.files import run_folder
 from storage.private_files import make_private_folder, open_private_append
@@ -153,9 +152,7 @@ def _find_user_modules(env: EnvConfig) -> dict[str, ModuleType]:
     - Modules that are not part of this program, of Python or of an installed package.
     - Plug-ins and environments that the user has named, even if they are installed packages.
     """
-    entries = os.environ.get(PLUGINS_VARIABLE, "").replace(",", " ").split()
-    listed = {module.partition(".")[0] for module in (*entries, find_map_module(env))}
-    listed |= {plugin.module.partition(".")[0] for plugin in list_loaded()}
+    listed = {module.partition(".")[0] for module in (*list_modules(), find_map_module(env))}
     loaded = {name: module for name, module in list(sys.modules.items()) if "." not in name and name not in OWN}
     return {
         name: module

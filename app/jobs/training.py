@@ -30,7 +30,6 @@ from emtc_core.envs.registry import describe_env, is_external, make_env
 from emtc_core.errors import CheckpointError, EmtcError, RunInterruptedError, RunStateError, StorageError
 from emtc_core.install import memory_bytes
 from emtc_core.memory_estimate import describe_memory
-from emtc_core.plugins import describe_failure, find_failed_plugin, get_plugin
 from emtc_core.threads import choose_threads, configure_threads
 from emtc_core.training.checkpoint import CheckpointStore, LoadedCheckpoint
 from emtc_core.training.evaluation import make_robust_env_config
@@ -140,10 +139,10 @@ def _record_failures(database: Database, run_id: str, token: str, signals: StopS
 
 
 def _record_failure(database: Database, run_id: str, token: str, exc: BaseException) -> None:
-    """Write the traceback to the run's folder and the message to the database, where these are writable."""
+    """Write the traceback to the run's log and the message to the database, where these are writable."""
     with suppress(OSError, StorageError):  # a full disk or an unreachable folder must not hide the first error
-        _write_traceback(run_folder(database, run_id), in_log=find_failed_plugin(exc) is not None)
-    message = hide_passwords(str(exc) if isinstance(exc, EmtcError) else describe_failure(exc))
+        _write_traceback(run_folder(database, run_id))
+    message = hide_passwords(str(exc) if isinstance(exc, EmtcError) else f"{type(exc).__name__}: {exc}")
     try:
         retry_transient(database, lambda: finish_run(database, run_id, "failed", error=message, token=token))
     except StorageError as error:
@@ -151,7 +150,7 @@ def _record_failure(database: Database, run_id: str, token: str, exc: BaseExcept
 
 
 def _mark_started(database: Database, run_id: str, token: str) -> tuple[RunConfig, torch.device]:
-    """Read the configuration, choose threads and device, load the plug-ins and mark the run as running."""
+    """Read the configuration, choose threads and device, and mark the run as running."""
     row = retry_transient(database, lambda: find_run(database, run_id))
     config = config_from_stored(row.config)
     stored = None
@@ -159,7 +158,6 @@ def _mark_started(database: Database, run_id: str, token: str) -> tuple[RunConfi
         threads = choose_threads("auto", may_use_all=row.sweep_id is None, n_other_threads=config.uses_intrinsic_reward)
         stored = {**row.config, "train": {**row.config["train"], "threads": threads}}
         config = config_from_stored(stored)
-    _load_plugins(run_id, config)
     device = choose_device(config.train.device)
     configure_threads()
     start = partial(start_run, database, run_id, token=token, config=stored)
@@ -286,24 +284,8 @@ def _end_at_once(database: Database, run_id: str, token: str, signals: StopSigna
         os._exit(1)
 
 
-def _write_traceback(folder: Path, *, in_log: bool) -> None:
-    """Append the traceback to traceback.txt and, for an error of a plug-in, to the run's log."""
+def _write_traceback(folder: Path) -> None:
+    """Append the traceback to the run's log."""
     make_private_folder(folder)
-    text = f"{hide_passwords(traceback.format_exc())}\n".encode()
-    for name in ("traceback.txt", *([LOG_NAME] if in_log else [])):
-        with open_private_append(folder / name) as file:
-            file.write(text)
-
-
-def _load_plugins(run_id: str, config: RunConfig) -> None:
-    """Import the plug-ins of a run, and warn if their version differs from the version at the start of the run.
-
-    Raises:
-        PluginError: If a plug-in cannot be loaded.
-    """
-    for kind, name in config.list_plugins():
-        plugin, recorded = get_plugin(kind, name), config.plugins.get(kind, {}).get(name)
-        plugin.load()
-        if recorded and plugin.origin != recorded:
-            text = "run %s: the run started with the %s %s of %s; it now uses that of %s"
-            _log.warning(text, run_id, kind, name, recorded, plugin.origin)
+    with open_private_append(folder / LOG_NAME) as file:
+        file.write(f"{hide_passwords(traceback.format_exc())}\n".encode())

@@ -3,13 +3,12 @@
 A1–A20, B1–B15 and C1–C19 in the descriptions are numbers of ambiguities of the paper. The Method page lists them.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from emtc_core.config.base import LARGEST, ConfigSection, PluginName, SettingError
-from emtc_core.config.plugin_settings import complete_arguments
+from emtc_core.config.plugin_settings import PluginValues, complete_settings
 from emtc_core.errors import Fault
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -120,6 +119,13 @@ class EmbedConfig(ConfigSection):
     """Initialize the networks again at every refit, as in Algorithm 1. B2."""
     time_norm: Literal["T_lim", "write_T_lim+1"] = "T_lim"
     """Time input of the encoder, where T_lim is the episode limit. T_lim: t / T_lim; write_T_lim+1: t / (T_lim + 1) when a state is written, else t / T_lim (EMU's code). A14."""
+    plugin: PluginValues = Field(default_factory=PluginValues)
+    """Settings of an embedder plug-in, under its name."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_plugin(cls, values: Any) -> Any:
+        return complete_settings("embed.", values, "type")
 
     @model_validator(mode="after")
     def _check_overlap(self) -> "EmbedConfig":
@@ -130,9 +136,7 @@ class EmbedConfig(ConfigSection):
 
 
 class GateConfig(ConfigSection):
-    """Temporal-consistency gate (Eq. 7, 8, 12). Arguments of a gate plug-in are settings under the plug-in's name."""
-
-    model_config = ConfigDict(extra="allow")
+    """Temporal-consistency gate (Eq. 7, 8, 12)."""
 
     enabled: bool = True
     """Multiply the incentive by beta. Off: the incentive is not multiplied (the paper's ablation No-TCGM), and no beta is recorded for transitions, links and snapshots."""
@@ -164,23 +168,13 @@ class GateConfig(ConfigSection):
     """Length of the linear decay; unset means half of train.t_max. C7 [env steps]."""
     delta_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """Factor on delta_mem before the gate; on football, 0.01 gives delta_mem in goals. C8."""
+    plugin: PluginValues = Field(default_factory=PluginValues)
+    """Settings of a gate plug-in, under its name."""
 
     @model_validator(mode="before")
     @classmethod
-    def _complete_arguments(cls, values: Any) -> Any:
-        """Validate the arguments of the gate plug-in and drop those of other plug-ins (`complete_arguments`)."""
-        if not isinstance(values, Mapping):
-            return values
-        section = complete_arguments("gate", str(values.get("type", "gaussian")), values, cls.model_fields)
-        extra = [key for key in section if key not in cls.model_fields]
-        if unknown := [key for key in extra if not isinstance(section[key], Mapping)]:
-            raise SettingError(*(Fault(f"gate.{key}", rule="is not a setting") for key in unknown))
-        return section
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Arguments of the gate plug-in; empty for a built-in gate."""
-        return dict((self.model_extra or {}).get(self.type) or {})
+    def _complete_plugin(cls, values: Any) -> Any:
+        return complete_settings("gate.", values, "type")
 
     @model_validator(mode="after")
     def _check_tau(self) -> "GateConfig":

@@ -25,11 +25,11 @@ from emtc_core.config.base import (
     parse_toml,
     read_text,
 )
-from emtc_core.config.plugin_settings import MIXER, ORIGINS, argument_fields, find_owner, list_choices
+from emtc_core.config.plugin_settings import PLUGIN, find_owner, list_choices, list_plugin_fields
 from emtc_core.config.run import PRESETS, RunConfig, list_algos, split_algo
 from emtc_core.config.values import FieldInfo, parse_value
-from emtc_core.errors import NO_VALUE, ConfigError, Fault
-from emtc_core.plugins import make_missing_fault
+from emtc_core.errors import ConfigError, Fault
+from emtc_core.plugins import HOW_TO_ADD, find_plugin
 
 _MAX_FAULTS = 10
 _MAX_KEY_CHARS = 80
@@ -94,21 +94,21 @@ def resolve(
     if config.gate.tau_decay_steps is None:
         flat["gate.tau_decay_steps"] = config.train.t_max // 2
         config = _validate(flat)
-    return config.with_origins()
+    return config
 
 
 def list_keys() -> set[str]:
-    """List the keys of all settings, with the arguments of plug-ins."""
+    """List the keys of all settings, with those of plug-ins."""
     return {key for key, _ in _list_fields()}
 
 
 def _list_fields() -> Iterable[tuple[str, Any]]:
     yield from _walk_fields(RunConfig, "")
-    yield from argument_fields()
+    yield from list_plugin_fields()
 
 
 def describe_fields() -> list[FieldInfo]:
-    """List all settings in the order of declaration, with arguments of plug-ins at the end of their section."""
+    """List all settings in the order of declaration, with those of plug-ins at the end of their section."""
     fields = [_make_field_info(key, field) for key, field in _list_fields()]
     sections = list(dict.fromkeys(info.key.partition(".")[0] for info in fields))
     return sorted(fields, key=lambda info: sections.index(info.key.partition(".")[0]))
@@ -197,14 +197,9 @@ def _refuse_unknown_keys(flat: Mapping[str, Any]) -> None:
 
 
 def _make_unknown_key_fault(key: str, all_keys: Iterable[str]) -> Fault:
-    owner = find_owner(key)
-    if owner and not any(find_owner(other) == owner for other in all_keys):
-        return replace(
-            make_missing_fault(*owner),
-            key=key,
-            value=NO_VALUE,
-            rule=f"belongs to the {owner[0]} {owner[1]}, which is not installed",
-        )
+    plugin_name = find_owner(key)
+    if plugin_name and find_plugin(plugin_name) is None:
+        return Fault(key, rule=f"belongs to the plug-in {plugin_name}, which is not installed", hint=HOW_TO_ADD)
     return Fault(
         key, rule="is not a setting", hint=suggest(key, all_keys, "List all settings with: emtc train --help-keys")
     )
@@ -299,7 +294,7 @@ def _walk_fields(model: type[BaseModel], prefix: str) -> Iterable[tuple[str, Any
     """List (dotted key, pydantic field) of all settings of a model and its sections."""
     for name, field in model.model_fields.items():
         annotation = field.annotation
-        if not prefix and name in (ORIGINS, MIXER):
+        if name == PLUGIN:
             continue
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             yield from _walk_fields(annotation, f"{prefix}{name}.")
@@ -313,7 +308,7 @@ def _make_field_info(key: str, field: Any) -> FieldInfo:
     choices = tuple(list_algos()) if key == "algo" else list_choices(key) or choices
     lows = [m.ge if isinstance(m, Ge) else m.gt for m in metadata if isinstance(m, Ge | Gt)]
     highs = [m.le if isinstance(m, Le) else m.lt for m in metadata if isinstance(m, Le | Lt)]
-    text = field.description or (f"Argument {key.rpartition('.')[2]}." if find_owner(key) else "")
+    text = field.description or ""
     unit = text[text.rfind("[") + 1 : text.rfind("]")] if "[" in text else ""
     kind = "choice" if choices else getattr(annotation, "__name__", "str")
     return FieldInfo(

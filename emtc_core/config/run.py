@@ -1,9 +1,8 @@
 """RunConfig: all settings of one run. `resolve.py` builds it; each stage gets its section."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from emtc_core.config.backbones import (
     CdsConfig,
@@ -15,10 +14,10 @@ from emtc_core.config.backbones import (
 )
 from emtc_core.config.base import ConfigSection, SettingError
 from emtc_core.config.memory import EmbedConfig, GateConfig, IncentiveConfig, MemoryConfig
-from emtc_core.config.plugin_settings import MIXER, ORIGINS, check_installed, complete_arguments, list_named_plugins
+from emtc_core.config.plugin_settings import PLUGIN_SETTINGS, PluginValues, check_installed, complete_settings
 from emtc_core.config.train import CheckpointConfig, EnvConfig, EvalConfig, RecordConfig, TrainConfig
 from emtc_core.errors import Fault
-from emtc_core.plugins import Kind, find_plugin, list_names, make_missing_fault
+from emtc_core.plugins import HOW_TO_ADD, list_names
 
 Backbone = Literal["qplex", "cds", "qmix", "vdn", "dmix", "mappo"]
 BACKBONES: tuple[Backbone, ...] = get_args(Backbone)
@@ -28,15 +27,13 @@ PresetName = Literal["paper", "emu_index", "prewrite", "literal_raw", "wide", "e
 PRESETS: tuple[PresetName, ...] = get_args(PresetName)
 
 
-def list_mixers() -> list[str]:
-    """List the mixers of plug-ins. A plug-in with a built-in name is not listed."""
-    return [name for name in list_names("mixer") if name not in (*BACKBONES, *METHODS, "emc")]
-
-
 def list_algos() -> list[str]:
-    """List all names for `--algo`: the paper's first, mixers of plug-ins last."""
+    """List all names for `--algo`: the paper's first, those of plug-ins last."""
     composed = [f"{m}-{b}" for b in BACKBONES if b not in ON_POLICY for m in METHODS]
-    plugins = [name for mixer in list_mixers() for name in (*(f"{m}-{mixer}" for m in METHODS), mixer)]
+    reserved = (*BACKBONES, "emc", *METHODS)
+    names = [*list_names("mixer", reserved), *list_names("backbone", reserved)]
+    added = [name for name in names if name not in reserved]
+    plugins = [name for backbone in added for name in (*(f"{m}-{backbone}" for m in METHODS), backbone)]
     return [*composed, *BACKBONES, "emc", *plugins]
 
 
@@ -47,8 +44,7 @@ def split_algo(algo: str) -> tuple[Literal["emtc", "emu", "emc", "none"], str]:
         SettingError: If the name is not one of `list_algos()`.
     """
     if algo not in list_algos():
-        hint = "For the mixer of a plug-in, install its package or list its module in EMTC_PLUGINS."
-        raise SettingError(Fault("algo", algo, f"must be one of {', '.join(list_algos())}", hint))
+        raise SettingError(Fault("algo", algo, f"must be one of {', '.join(list_algos())}", HOW_TO_ADD))
     if algo == "emc":
         return "emc", "qplex"
     method, _, backbone = algo.rpartition("-")
@@ -94,27 +90,20 @@ class RunConfig(ConfigSection):
     """EMC's episodic control."""
     mappo: MappoConfig = MappoConfig()
     """MAPPO."""
-    mixer: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
-    """Arguments of a mixer plug-in, by its name."""
-    plugins: dict[str, dict[str, str]] = Field(default_factory=dict[str, dict[str, str]])
-    """Plug-ins of the run: kind → name → distribution and version. Recorded; a user cannot set it."""
+    plugin: PluginValues = Field(default_factory=PluginValues)
+    """Settings of a mixer or backbone plug-in, under its name."""
 
     @model_validator(mode="before")
     @classmethod
-    def _arguments(cls, values: Any) -> Any:
-        """Validate the arguments of a mixer plug-in. If it is not installed, they are not changed."""
-        given = values.get(MIXER) or {} if isinstance(values, Mapping) else None
-        if not isinstance(given, Mapping):
-            return values
-        backbone = str(values.get("algo", "")).rpartition("-")[2]
-        return {**values, MIXER: complete_arguments("mixer", backbone, given, ())}
+    def _complete_plugin(cls, values: Any) -> Any:
+        return complete_settings("", values, "algo")
 
     @model_validator(mode="after")
-    def _check_algo(self) -> "RunConfig":
-        for mixer, origin in self.plugins.get("mixer", {}).items():
-            if mixer not in list_mixers():
-                raise SettingError(make_missing_fault("mixer", mixer, key="algo", value=self.algo, origin=origin))
+    def _check_names(self) -> "RunConfig":
         split_algo(self.algo)
+        for key in PLUGIN_SETTINGS:
+            section, _, field = key.partition(".")
+            check_installed(key, getattr(getattr(self, section), field))
         return self
 
     @model_validator(mode="after")
@@ -123,46 +112,6 @@ class RunConfig(ConfigSection):
             rule = "must be auto or cpu if train.device = cpu"
             raise SettingError(Fault("memory.index_device", "cuda", rule, related=("train.device",)))
         return self
-
-    @model_validator(mode="after")
-    def _check_plugins(self) -> "RunConfig":
-        check_installed(self._get_plugin_settings(), self.plugins)
-        for env, origin in self.plugins.get("env", {}).items():
-            if env == self.env.name and find_plugin("env", env) is None:
-                raise SettingError(make_missing_fault("env", env, key="env.name", origin=origin))
-        return self
-
-    @model_serializer(mode="wrap")
-    def _drop_empty_plugin_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        tree: dict[str, Any] = handler(self)
-        return {key: value for key, value in tree.items() if key not in (ORIGINS, MIXER) or value}
-
-    def _get_plugin_settings(self) -> Mapping[str, str]:
-        return {
-            "gate.type": self.gate.type,
-            "embed.type": self.embed.type,
-            "train.eps_schedule": self.train.eps_schedule,
-            "record.callbacks": self.record.callbacks,
-            "record.metrics": self.record.metrics,
-        }
-
-    def list_plugins(self) -> list[tuple[Kind, str]]:
-        """List kind and name of the plug-ins that this configuration uses."""
-        env, backbone = self.env.name, self.backbone
-        plugins: list[tuple[Kind, str]] = []
-        if find_plugin("env", env):
-            plugins.append(("env", env))
-        if backbone not in BACKBONES:
-            plugins.append(("mixer", backbone))
-        return [*plugins, *((kind, name) for _, kind, name in list_named_plugins(self._get_plugin_settings()))]
-
-    def with_origins(self) -> "RunConfig":
-        """Return a copy with the origins of all plug-ins in `plugins`."""
-        origins: dict[str, dict[str, str]] = {}
-        for kind, name in self.list_plugins():
-            if plugin := find_plugin(kind, name):
-                origins.setdefault(kind, {})[name] = plugin.origin
-        return self.model_copy(update={ORIGINS: origins}) if origins else self
 
     @property
     def backbone(self) -> str:

@@ -3,13 +3,12 @@
 C8 and C15 in the descriptions are numbers of ambiguities of the paper. The Method page lists them.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from emtc_core.config.base import LARGEST, ConfigSection, PluginName, SettingError
-from emtc_core.config.plugin_settings import validate_arguments
+from emtc_core.config.plugin_settings import PluginValues, complete_settings
 from emtc_core.errors import Fault
 
 RandomStart = Literal["none", "surround", "reflect", "surround_reflect"]
@@ -54,9 +53,7 @@ class PettingZooConfig(ConfigSection):
 
 
 class EnvConfig(ConfigSection):
-    """Environment and its settings. Arguments of an environment plug-in are settings under the plug-in's name."""
-
-    model_config = ConfigDict(extra="allow")
+    """Environment and its settings."""
 
     name: str = "skirmish"
     """Environment; `emtc envs` lists them."""
@@ -68,26 +65,13 @@ class EnvConfig(ConfigSection):
     """Google Research Football."""
     pettingzoo: PettingZooConfig = PettingZooConfig()
     """Any PettingZoo parallel environment."""
+    plugin: PluginValues = Field(default_factory=PluginValues)
+    """Settings of an environment plug-in, under its name."""
 
     @model_validator(mode="before")
     @classmethod
-    def _validate_arguments(cls, values: Any) -> Any:
-        """Validate the arguments of an environment plug-in. If it is not installed, they are not changed."""
-        if not isinstance(values, Mapping):
-            return values
-        name = str(values.get("name", "skirmish"))
-        if unknown := [key for key in values if key not in (*cls.model_fields, name)]:
-            rule = f"is not a setting of the environment {name}"
-            raise SettingError(*(Fault(f"env.{key}", rule=rule, related=("env.name",)) for key in unknown))
-        if name in cls.model_fields:
-            return dict(values)
-        arguments = validate_arguments("env", name, values.get(name))
-        return {**values, name: arguments} if arguments else dict(values)
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Arguments of the environment plug-in; empty for a built-in environment."""
-        return dict((self.model_extra or {}).get(self.name) or {})
+    def _complete_plugin(cls, values: Any) -> Any:
+        return complete_settings("env.", values, "name")
 
 
 class TrainConfig(ConfigSection):
@@ -146,6 +130,13 @@ class TrainConfig(ConfigSection):
     deterministic: bool = False
     """On a GPU, use only deterministic algorithms, so that a repeated or resumed run on the same GPU model gives the same
     bits. Updates are slower. No effect on a CPU, where results are always deterministic."""
+    plugin: PluginValues = Field(default_factory=PluginValues)
+    """Settings of a schedule plug-in, under its name."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_plugin(cls, values: Any) -> Any:
+        return complete_settings("train.", values, "eps_schedule")
 
     @model_validator(mode="after")
     def _check_replay_device(self) -> "TrainConfig":
@@ -185,6 +176,13 @@ class RecordConfig(ConfigSection):
     """Names of metric plug-ins, separated by commas. Each computes a number for every training episode, plotted as user/<name>."""
     callbacks: Annotated[str, Field(max_length=300)] = ""
     """Names of callback plug-ins, separated by commas. The numbers that they return are plotted under user/."""
+    plugin: PluginValues = Field(default_factory=PluginValues)
+    """Settings of metric and callback plug-ins, under their names."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_plugin(cls, values: Any) -> Any:
+        return complete_settings("record.", values, "metrics", "callbacks")
 
 
 class CheckpointConfig(ConfigSection):

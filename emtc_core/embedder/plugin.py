@@ -1,7 +1,7 @@
 """Plug-in embedders: an embedder from another package or module replaces the built-in one.
 
-The plug-in is a factory, called as `make(config, state_dim=…, episode_limit=…, seed=…)` with the settings of `embed.*`.
-It returns an object with these methods:
+The factory is called as `make(config, state_dim=…, episode_limit=…, seed=…)` with the settings of `embed.*`. It returns
+an object with these methods:
 
     embed(state [M, S] float32, t [M]) -> [M, embed.dim] float32    a row's result must not depend on other rows
     fit(state [M, S], t [M], h [M]) -> {name: number} or None       optional; the numbers are recorded under user/
@@ -24,7 +24,7 @@ from emtc_core.embedder.fit import Sample
 from emtc_core.embedder.networks import Embedder, State, Times
 from emtc_core.errors import PluginError
 from emtc_core.metrics import prepare_open_values
-from emtc_core.plugins import Plugin, get_plugin
+from emtc_core.plugins import get_plugin
 
 
 class PluginEmbedder(Embedder):
@@ -32,7 +32,6 @@ class PluginEmbedder(Embedder):
 
     def __init__(
         self,
-        plugin: Plugin,
         config: EmbedConfig,
         *,
         state_dim: int,
@@ -40,9 +39,10 @@ class PluginEmbedder(Embedder):
         device: str | torch.device,
         seed: int,
     ) -> None:
-        self.plugin, self.config = plugin, config
+        self.config = config
         self.state_dim, self.episode_limit, self.device = state_dim, episode_limit, torch.device(device)
-        self._implementation = plugin.load()(config, state_dim=state_dim, episode_limit=episode_limit, seed=seed)
+        make = get_plugin("embedder", config.type).bind(config.plugin)
+        self._implementation = make(config, state_dim=state_dim, episode_limit=episode_limit, seed=seed)
 
     @property
     def is_trainable(self) -> bool:
@@ -73,7 +73,7 @@ class PluginEmbedder(Embedder):
         x_MX = np.asarray(self._implementation.embed(_on_host(state, np.float32), _on_host(t, np.int64)), np.float32)
         if x_MX.shape != (len(state), self.dim):
             raise PluginError(
-                f"The embedder {self.plugin.label} must return shape {(len(state), self.dim)}, got {x_MX.shape}."
+                f"The embedder {self.config.type} must return shape {(len(state), self.dim)}, got {x_MX.shape}."
             )
         return torch.from_numpy(x_MX.copy()).to(self.device)
 
@@ -124,10 +124,8 @@ def make_embedder(
         seed: Random seed of weights and augmentation.
     """
     sizes: dict[str, Any] = {"state_dim": state_dim, "episode_limit": episode_limit, "device": device, "seed": seed}
-    kind, built_in = PLUGIN_SETTINGS["embed.type"]
-    if config.type in built_in:
-        return Embedder(config, **sizes)
-    return PluginEmbedder(get_plugin(kind, config.type, builtin=built_in), config, **sizes)
+    _, built_in = PLUGIN_SETTINGS["embed.type"]
+    return Embedder(config, **sizes) if config.type in built_in else PluginEmbedder(config, **sizes)
 
 
 def _on_host(values: State | Times, dtype: type) -> NDArray[Any]:

@@ -1,7 +1,7 @@
 """Parallel environments of PettingZoo, by import path: `--env pettingzoo --map module:factory`.
 
 Description: a map is `module:factory`, the import path of a callable without arguments that returns a `ParallelEnv`.
-    Modules in the current folder are found too (`plugins.get_user_folder`). The agents are `possible_agents`, in that
+    Modules in the current folder are found too (`emtc_core.user_modules`). The agents are `possible_agents`, in that
     order, during the whole episode.
 Actions: discrete spaces. All agents get the largest number of actions; the additional ones are never available. A mask
     is read from the observation (`{"observation": …, "action_mask": …}`) or from the agent's info.
@@ -43,7 +43,7 @@ from emtc_core.envs.base import (
 from emtc_core.envs.scene import Scene, empty_scene
 from emtc_core.errors import EnvDataError, EnvUnavailableError
 from emtc_core.install import get_install_command
-from emtc_core.plugins import has_user_module, import_user_module
+from emtc_core.user_modules import has_user_module, import_user_module
 
 if TYPE_CHECKING:
     from pettingzoo import ParallelEnv

@@ -3,30 +3,27 @@
 The module of an environment is imported only when it is used. To add an environment, write a module that defines the
 names of `base.Adapter` and add it to `ADAPTERS`.
 
-`PluginAdapter` is the adapter of a plug-in from an installed package or a module of `EMTC_PLUGINS`. A plug-in is a
-factory. It is called once per copy with its typed arguments (`env.<name>.…`, and `map` if it has that parameter) and
-returns a PettingZoo `ParallelEnv`; the copies are batched here. A factory with a parameter `n_envs` is called once and
-returns a `VectorEnv`. Optional attributes of the factory: `maps`, the names of its maps (if missing: one map,
-"default"), and `make_scene(states)`, which makes the frames of a replay.
+`PluginAdapter` is the adapter of a plug-in. Its factory is called as `make(map, n_envs)` and returns a `VectorEnv` with
+`n_envs` copies, or a list of `n_envs` PettingZoo `ParallelEnv`, which are batched here. Optional attributes of the
+factory: `maps`, the names of its maps (if missing: one map, "default"), and `make_scene(states)`, which makes the
+frames of a replay.
 """
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.config.plugin_settings import call_factory, make_argument_model
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import Adapter, EnvInfo, VectorEnv, check_map
 from emtc_core.envs.scene import Scene, empty_scene, find_targets
-from emtc_core.errors import EnvUnavailableError, PluginError
-from emtc_core.plugins import Plugin, find_plugin, list_names
+from emtc_core.errors import EnvUnavailableError
+from emtc_core.plugins import HOW_TO_ADD, Plugin, find_plugin, list_names
 
 ONE_MAP = "default"
 """Name of the map of a plug-in without `maps`."""
@@ -60,8 +57,6 @@ class EnvRow:
     obs_dim: int | None
     state_dim: int | None
     episode_limit: int | None
-    origin: str = ""
-    """Distribution and version, or module, of a plug-in; empty for a built-in environment."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +118,7 @@ def describe_env(config: EnvConfig) -> str:
 
 def list_env_names() -> list[str]:
     """List every environment, the built-in ones first."""
-    return [*ADAPTERS, *(name for name in list_names("env") if name not in ADAPTERS)]
+    return list_names("environment", ADAPTERS)
 
 
 def get_default_map(env: str) -> str:
@@ -185,7 +180,6 @@ def list_envs() -> list[EnvRow]:
     rows: list[EnvRow] = []
     for name in list_env_names():
         adapter = get_adapter(name)
-        origin = adapter.plugin.origin if isinstance(adapter, PluginAdapter) else ""
         obstacle = adapter.find_unavailable_reason()
         reason = f"{obstacle} See: emtc doctor" if obstacle else ""
         for map in adapter.list_maps():
@@ -193,7 +187,7 @@ def list_envs() -> list[EnvRow]:
             sizes: tuple[int | None, ...] = (None,) * 5
             if info is not None:
                 sizes = (info.n_agents, info.n_actions, info.obs_dim, info.state_dim, info.episode_limit)
-            rows.append(EnvRow(name, map, not reason, reason, *sizes, origin=origin))
+            rows.append(EnvRow(name, map, not reason, reason, *sizes))
     return rows
 
 
@@ -214,14 +208,14 @@ def get_adapter(name: str) -> Adapter:
         EnvUnavailableError: If no environment has that name.
     """
     if name not in ADAPTERS:
-        if plugin := find_plugin("env", name):
+        if (plugin := find_plugin(name)) and plugin.kind == "environment":
             return PluginAdapter(plugin)
         names = list_env_names()
         close = get_close_matches(name, names, n=1)
         suggestion = f"Did you mean {close[0]}? " if close else ""
         raise EnvUnavailableError(
             f"env.name must be one of {', '.join(names)} (got {name!r}).",
-            hint=f"{suggestion}For a plug-in, install its package or list its module in EMTC_PLUGINS.",
+            hint=f"{suggestion}{HOW_TO_ADD}",
         )
     return cast(Adapter, import_module(ADAPTERS[name]))  # a test checks that the module has all names of `Adapter`
 
@@ -229,24 +223,17 @@ def get_adapter(name: str) -> Adapter:
 class PluginAdapter:
     """The adapter of one plug-in."""
 
+    HOW_TO_GET: str = "It is a plug-in."
+
     def __init__(self, plugin: Plugin) -> None:
         self.plugin = plugin
-        self.HOW_TO_GET = f"it comes from {plugin.origin}"
 
     def list_maps(self) -> list[str]:
-        """List the plug-in's maps; only "default" if it has none or cannot be loaded."""
-        try:
-            maps: Sequence[Any] = getattr(self.plugin.load(), "maps", ())
-        except PluginError:
-            maps = ()
-        return [str(map) for map in maps] or [ONE_MAP]
+        """List the plug-in's maps; only "default" if it has none."""
+        return [str(map) for map in getattr(self.plugin.factory, "maps", ())] or [ONE_MAP]
 
     def find_unavailable_reason(self) -> str:
-        """Return why the plug-in cannot be loaded; "" if it can."""
-        try:
-            make_argument_model(self.plugin)
-        except PluginError as error:
-            return str(error)
+        """Return "": a registered plug-in has been imported."""
         return ""
 
     def find_info(self, config: EnvConfig) -> EnvInfo | None:
@@ -258,34 +245,25 @@ class PluginAdapter:
         """Make `n_envs` copies.
 
         Raises:
-            EnvUnavailableError: If the factory fails, or does not return an environment.
+            EnvUnavailableError: If the factory fails, or does not return `n_envs` copies.
         """
         check_map(config.name, config.map, self.list_maps())
-        is_vectorized = "n_envs" in inspect.signature(self.plugin.load()).parameters
-        arguments = {"n_envs": n_envs} if is_vectorized else {}
         try:
-            envs = [
-                call_factory(self.plugin, config.map, config.arguments, arguments)
-                for _ in range(1 if is_vectorized else n_envs)
-            ]
+            made = self.plugin.bind(config.plugin)(config.map, n_envs)
         except Exception as error:  # a plug-in may raise anything; the traceback contains the cause
-            raise EnvUnavailableError(f"{self.plugin.label} failed when it was called: {error!r}.") from error
-        first = envs[0]
-        if isinstance(first, VectorEnv):
-            if first.n_envs != n_envs:
-                raise EnvUnavailableError(f"{self.plugin.label} must make {n_envs} copies, got {first.n_envs}.")
-            return first
-        if not hasattr(first, "possible_agents") or hasattr(first, "agent_iter"):
+            raise EnvUnavailableError(f"{config.name} failed when it was made: {error!r}.") from error
+        if isinstance(made, VectorEnv) and made.n_envs == n_envs:
+            return made
+        if not isinstance(made, list) or len(made) != n_envs or not hasattr(made[0], "possible_agents"):
             raise EnvUnavailableError(
-                f"{self.plugin.label} must return a ParallelEnv of PettingZoo, or with a parameter n_envs a VectorEnv, "
-                f"got {type(first).__name__}."
+                f"{config.name} must return a VectorEnv with {n_envs} copies or a list of {n_envs} ParallelEnv of "
+                f"PettingZoo, got {type(made).__name__}."
             )
         from emtc_core.envs.pettingzoo import PettingZooEnv
 
         draw = partial(self.make_scene, config.map)
-        env = PettingZooEnv(envs, map=config.map, config=config.pettingzoo, draw=draw)
-        limit = config.arguments.get("episode_limit", config.pettingzoo.episode_limit)
-        env.info = replace(env.info, env=config.name, episode_limit=int(limit))
+        env = PettingZooEnv(made, map=config.map, config=config.pettingzoo, draw=draw)
+        env.info = replace(env.info, env=config.name)
         return env
 
     def make_scene(self, map: str, states: NDArray[np.float32]) -> Scene:
@@ -295,5 +273,5 @@ class PluginAdapter:
             map: Name of the map. Not used, because the factory's function has no such argument.
             states: [T, S] [state features]. Source: `Observation.state` of each step.
         """
-        draw: Callable[[NDArray[np.float32]], Scene] | None = getattr(self.plugin.load(), "make_scene", None)
-        return empty_scene(self.plugin.label, states, NO_DRAWING) if draw is None else draw(states)
+        draw: Callable[[NDArray[np.float32]], Scene] | None = getattr(self.plugin.factory, "make_scene", None)
+        return empty_scene(self.plugin.name, states, NO_DRAWING) if draw is None else draw(states)

@@ -1,19 +1,22 @@
 """The gate: the temporal-consistency error delta_mem (Eq. 7) and the gate coefficient beta (Eq. 8) of transitions.
 
-`delta_mem` takes arrays of any shape, and beta is computed by a gate law (module `laws`). So a run, the sliders of a
-page and the check of a database compute the same values. `gate_transitions` applies the rules for misses;
+`delta_mem` takes arrays of any shape, and beta is computed by the gate law that `make_gate_law` returns. So a run, the
+sliders of a page and the check of a database compute the same values. `gate_transitions` applies the rules for misses;
 `evaluate_gate` computes the gate of one episode. Stage before: memory; after: replay buffer.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.config.memory import GateConfig
-from emtc_core.gate.laws import make_gate_law
-from emtc_core.gate_laws import GateContext
+from emtc_core.errors import PluginError
+from emtc_core.gate_laws import GATE_LAWS, GateContext, GateLaw
+from emtc_core.plugins import get_plugin
 from emtc_core.rollout.episode import Episode
 
 Float64s = NDArray[np.float64]
@@ -33,6 +36,39 @@ def delta_mem(reward: Any, h: Any, h_next: Any, *, gamma: float) -> Any:
         The error, same shape [return], >= 0; NaN where an input is NaN.
     """
     return abs(reward + gamma * h_next - h)
+
+
+def make_gate_law(config: GateConfig) -> GateLaw:
+    """Make the gate law of a configuration (`gate.type`): a built-in law, or the law that a plug-in returns.
+
+    Raises:
+        PluginError: If the plug-in is not installed, or does not return a `GateLaw`.
+    """
+    if config.type in GATE_LAWS:
+        return replace(GATE_LAWS[config.type], delta_scale=config.delta_scale)
+    law = get_plugin("gate", config.type).bind(config.plugin)()
+    if not isinstance(law, GateLaw):
+        raise PluginError("must return a GateLaw", key=f"gate {config.type}", value=type(law).__name__)
+    return replace(
+        law, function=partial(_compute_plugin_beta, config.type, law.function), delta_scale=config.delta_scale
+    )
+
+
+def _compute_plugin_beta(
+    name: str, function: Callable[[Any, Any, GateContext], Any], delta: Any, tau: Any, context: GateContext
+) -> Float64s:
+    """Call the function of a plug-in and check beta."""
+    delta = np.asarray(delta, np.float64)
+    beta = np.asarray(function(delta, tau, context), np.float64)
+    if beta.shape != delta.shape:
+        raise PluginError(f"must return beta of shape {delta.shape}", key=f"gate {name}", value=beta.shape)
+    has_nan = np.isnan(context.h) | np.isnan(context.h_next) | np.isnan(context.reward)
+    is_invalid = ~((beta >= 0) & (beta <= 1)) & ~(np.isnan(beta) & has_nan)
+    if is_invalid.any():
+        index = tuple(np.argwhere(is_invalid)[0])
+        rule = f"must return beta in [0, 1], also at delta = {delta[index]:g}"
+        raise PluginError(rule, key=f"gate {name}", value=float(beta[index]))
+    return beta
 
 
 def get_miss_beta(config: GateConfig, *, is_empty: bool) -> float:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from emtc_core.config.run import RunConfig
 from emtc_core.config.train import TrainConfig
 from emtc_core.envs.base import EnvInfo
+from emtc_core.errors import PluginError
 from emtc_core.learner import backbones
 from emtc_core.learner.backbones.base import Backbone, BackboneTable, Unrolled
 from emtc_core.learner.backbones.value import make_value_backbone
@@ -18,6 +19,7 @@ from emtc_core.learner.curiosity import Curiosity
 from emtc_core.learner.diversity import Diversity
 from emtc_core.learner.networks import DiverseAgent, SequenceBatch, copy_network
 from emtc_core.learner.workers import WorkerPool
+from emtc_core.plugins import find_plugin
 from emtc_core.replay_buffer.buffer import StateDict
 
 _MODULES = [import_module(f"{backbones.__name__}.{module.name}") for module in iter_modules(backbones.__path__)]
@@ -84,9 +86,20 @@ class IntrinsicReward(Protocol):
 def make_backbone(config: RunConfig, info: EnvInfo) -> Backbone:
     """Make the value system with PyTorch's default initialization.
 
-    A name that is not in `BACKBONES` is the name of a plug-in mixing rule.
+    A name that is not in `BACKBONES` is that of a plug-in: a backbone, or a mixer.
+
+    Raises:
+        PluginError: If a plug-in does not make a `Backbone`.
     """
-    return BACKBONES.get(config.backbone, make_value_backbone)(config, info)
+    if config.backbone in BACKBONES:
+        return BACKBONES[config.backbone](config, info)
+    plugin = find_plugin(config.backbone)
+    if plugin is None or plugin.kind != "backbone":
+        return make_value_backbone(config, info)
+    backbone = plugin.bind(config.plugin)(config, info)
+    if not isinstance(backbone, Backbone):
+        raise PluginError("must make a Backbone", key=f"backbone {plugin.name}", value=type(backbone).__name__)
+    return backbone
 
 
 def make_target(online: Backbone) -> Backbone:

@@ -20,9 +20,8 @@ from emtc_core.devices import send
 from emtc_core.embedder.overlap import RefitRunner
 from emtc_core.embedder.plugin import make_embedder
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import gate_transitions
+from emtc_core.gate.gate import gate_transitions, make_gate_law
 from emtc_core.gate.incentive import compute_incentive_inputs
-from emtc_core.gate.laws import make_gate_law
 from emtc_core.gate_laws import GateContext
 from emtc_core.learner.targets import IncentiveInputs, make_incentive_inputs
 from emtc_core.memory.memory import EpisodicMemory

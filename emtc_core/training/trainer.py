@@ -35,13 +35,16 @@ from emtc_core.recorder import Recorder
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.collector import Collector, RolloutBuffer, pack_episodes, unpack_episodes
 from emtc_core.rollout.episode import Episode, discounted_returns
-from emtc_core.schedules import exploration, make_intervals
+from emtc_core.schedules import compute_epsilon
 from emtc_core.stopwatch import Stopwatch
 from emtc_core.threads import choose_threads
 from emtc_core.training.checkpoint import BestSoFar, CheckpointStore
 from emtc_core.training.episodic import make_episodic_system
 from emtc_core.training.evaluation import Evaluator
-from emtc_core.training.monitor import Hooks, LossWatch, MetricsWindow, UpdateInputs
+from emtc_core.training.hooks import Hooks
+from emtc_core.training.intervals import make_intervals
+from emtc_core.training.loss_check import LossCheck, UpdateInputs
+from emtc_core.training.metrics_window import MetricsWindow
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ class Trainer:
             "best": self._best,
             "metrics_window": self._window,
         }
-        self._losses, self._hooks = LossWatch(checkpoints.folder), Hooks(config)
+        self._losses, self._hooks = LossCheck(checkpoints.folder), Hooks(config)
         self.env_step = 0
         self._episode = 0
         self._round = 0
@@ -176,7 +179,7 @@ class Trainer:
     def _play(self) -> list[Episode]:
         started = self._commands.read_clock()
         # an on-policy learner explores by sampling from its policy
-        epsilon = 1.0 if self._learner.on_policy else exploration(self._config.train, self.env_step)
+        epsilon = 1.0 if self._learner.on_policy else compute_epsilon(self._config.train, self.env_step)
         episodes = self._collector.collect(
             self._learner, epsilon=epsilon, round=(self._round,), between_steps=self._handle_commands
         )
@@ -246,7 +249,7 @@ class Trainer:
     def _count_update(self, stats: LearnerStats, inputs: UpdateInputs) -> None:
         self._losses.check()
         self._updates += 1
-        self._losses.watch(self._updates, stats["train/loss"], inputs)
+        self._losses.add(self._updates, stats["train/loss"], inputs)
         self._window.add(stats)
         self._window.add_ratios(stats.ratios)
 

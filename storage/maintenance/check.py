@@ -22,8 +22,7 @@ from sqlalchemy import Connection, func, select, text
 from emtc_core.config.memory import GateConfig
 from emtc_core.errors import PluginError, StorageError
 from emtc_core.gate.gate import delta_mem as consistency_error
-from emtc_core.gate.gate import get_miss_beta
-from emtc_core.gate.laws import make_gate_law
+from emtc_core.gate.gate import get_miss_beta, make_gate_law
 from emtc_core.gate.temperature import Temperature
 from emtc_core.gate_laws import GateContext
 from emtc_core.rollout.episode import discounted_returns

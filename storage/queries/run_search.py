@@ -5,7 +5,6 @@ The database does the search, the filters, the sort order and the paging.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -128,10 +127,7 @@ class RunPage:
     """
 
     frame: pd.DataFrame
-    """One row per run; units as in `models.py` [unit varies]. The columns are those of `list_runs`, preset and plugins.
-
-    A value of `plugins` is a dictionary kind → name → origin of the plug-ins that the run uses, or None.
-    """
+    """One row per run; units as in `models.py` [unit varies]. The columns are those of `list_runs`, and preset."""
     total: int
     """Number of matching runs on all pages."""
 
@@ -339,24 +335,9 @@ def _make_order(sort: str, context: SearchContext) -> list[SQLColumnExpression[A
     return [value.is_(None), value.desc() if sort.startswith("-") else value, *newest]
 
 
-def _parse_plugins(text: object) -> dict[str, dict[str, str]] | None:
-    """Parse the plug-ins in a run's configuration. In a database of another program any value is possible."""
-    try:
-        stored = json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(stored, dict):
-        return None
-    return {
-        kind: {str(name): str(origin) for name, origin in names.items()}
-        for kind, names in stored.items()
-        if isinstance(names, dict)
-    }
-
-
 def _select_page(context: SearchContext) -> Statement:
     preset = SEARCH_KEYS["preset"].make_sql(context).label("preset")
-    return select(*LISTED_COLUMNS, preset, context.text_of("plugins").label("plugins"))
+    return select(*LISTED_COLUMNS, preset)
 
 
 def _read_page(
@@ -366,6 +347,4 @@ def _read_page(
     page = _select_page(context)
     statements = (page.where(Run.id.in_(part)) for part in in_parts(run_ids))
     rows = {row["id"]: row for statement in statements for row in read_listed_rows(db, connection, statement)}
-    for row in rows.values():
-        row["plugins"] = _parse_plugins(row["plugins"])
     return [rows[run_id] for run_id in dict.fromkeys(run_ids) if run_id in rows]

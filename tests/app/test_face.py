@@ -33,9 +33,9 @@ def test_a_script_opens_a_database_without_torch(tmp_path: Path) -> None:
     )
     done = run_script(tmp_path, text)
     assert done.stderr == ""
-    assert (
-        done.stdout.strip() == "['Mixed', 'RecordedRun', 'load_policy', 'open_database', 'register'] app.jobs.policies"
-    )
+    types = ["ConfigSection", "GateLaw", "Mixed", "RecordedRun"]
+    names = [*types, "check_env", "load_policy", "open_database", "register"]
+    assert done.stdout.strip() == f"{names} app.jobs.policies"
 
 
 @pytest.mark.parametrize("name", ["storage", "app", "emtc_core"])

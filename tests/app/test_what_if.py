@@ -32,8 +32,8 @@ from app.figures.registry import TABLES
 from emtc_core import plugins
 from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
 from emtc_core.errors import ConfigError
-from emtc_core.gate.laws import make_gate_law
-from emtc_core.gate_laws import unknown_context
+from emtc_core.gate.gate import make_gate_law
+from emtc_core.gate_laws import GateLaw, unknown_context
 from emtc_core.learner.targets import Incentive, gate_ratios
 from emtc_core.plugins import register
 from storage.engine import open_database
@@ -187,15 +187,14 @@ def gate_laws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gates of plug-ins: the guide's linear gate with its inverse, and one that has none."""
     monkeypatch.setattr(plugins, "_REGISTERED", {})
 
-    @register("gate", "linear_gate")
-    def linear_gate(delta, tau, context):
+    def linear_beta(delta, tau, context):
         return (1 - delta / (2 * tau)).clip(0, 1)
 
-    linear_gate.temperature_for = lambda beta, delta: delta / (2 * (1 - beta))
+    def linear_temperature(beta, delta):
+        return delta / (2 * (1 - beta))
 
-    @register("gate", "cauchy")
-    def cauchy(delta, tau, context):
-        return 1 / (1 + (delta / tau) ** 2)
+    register("gate", "linear_gate", lambda: GateLaw(linear_beta, linear_temperature))
+    register("gate", "cauchy", lambda: GateLaw(lambda delta, tau, context: 1 / (1 + (delta / tau) ** 2)))
 
 
 def _judged_by(gate: GateConfig, tau: float) -> Snapshot:
@@ -220,7 +219,7 @@ def test_no_tau_is_computed_for_a_gate_law_without_an_inverse(gate_laws: None) -
     snapshot = _judged_by(gate, 1.0)
     assert math.isnan(find_tau(snapshot, NONE, gate))
     unknown = evaluate_what_if(snapshot, NONE, _rules(gate), WhatIfSettings())
-    assert unknown.law_without_inverse == f"cauchy (module {__name__})"
+    assert unknown.law_without_inverse == "cauchy"
     assert explain_tau(unknown)
     assert np.isnan(unknown.sets[0].recomputed.beta).any()
     assert list(tabulate_what_if(unknown).frame.iloc[0, 1:]) == [MISSING] * 3

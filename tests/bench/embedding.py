@@ -36,9 +36,9 @@ from emtc_core.envs.registry import check_available, make_env
 from emtc_core.errors import EnvUnavailableError
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import EpisodeRecord, ListRecorder
-from emtc_core.schedules import Every
 from emtc_core.threads import configure_threads
 from emtc_core.training.checkpoint import CheckpointStore
+from emtc_core.training.intervals import Interval
 from emtc_core.training.trainer import Trainer
 from tests.report import BenchResult, make_result
 
@@ -132,7 +132,7 @@ def evaluate_embedding(
 
 def _fill_memory(memory: EpisodicMemory, episodes: Sequence[EpisodeRecord], interval: int, min_entries: int) -> float:
     """Write the episodes, with refits. Return the merge rate after the first refit."""
-    steps, refit = 0, Every(interval)
+    steps, refit = 0, Interval(interval)
     for episode in episodes:
         steps += episode.length
         memory.write(

@@ -1,4 +1,4 @@
-"""A module as `EMTC_PLUGINS` lists it: an environment with typed arguments, of NumPy alone, and a gate."""
+"""A module as `EMTC_PLUGINS` lists it: an environment, of NumPy alone, and a gate, both with settings."""
 
 from typing import Annotated, Any
 
@@ -6,33 +6,47 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from emtc_core.config.base import ConfigSection
 from emtc_core.envs.base import EnvInfo, Observation
 from emtc_core.envs.registry import NO_DRAWING
 from emtc_core.envs.scene import Scene
+from emtc_core.gate_laws import GateLaw
 from emtc_core.plugins import register
 
 
-@register("gate", "steep")
-def steep(delta: Any, tau: Any, context: Any, at: Annotated[float, Field(gt=0, le=10)] = 1.0) -> Any:
-    """Close at once where delta passes so many tau."""
-    return (delta <= at * tau).astype(float)
+class SteepSettings(ConfigSection):
+    """Settings of the gate."""
+
+    at: Annotated[float, Field(gt=0, le=10)] = 1.0
+    """The gate closes where delta is larger than this multiple of tau."""
 
 
-@register("env", "guess")
+class GuessSettings(ConfigSection):
+    """Settings of the environment."""
+
+    doors: Annotated[int, Field(ge=2, le=8)] = 3
+    """Doors to choose from [doors]."""
+    generous: bool = False
+    """Double the reward."""
+
+
+def make_steep(settings: SteepSettings) -> GateLaw:
+    """Make a gate that is open or closed."""
+
+    def steep(delta: Any, tau: Any, context: Any) -> Any:
+        return (delta <= settings.at * tau).astype(float)
+
+    return GateLaw(steep)
+
+
 class Guess:
     """B copies of a game in which two agents must choose one door of several, for three steps."""
 
     maps = ("plain", "dark")
 
-    def __init__(
-        self,
-        n_envs: int,
-        map: str,
-        doors: Annotated[int, Field(ge=2, le=8, description="Doors to choose from [doors]")] = 3,
-        generous: bool = False,
-    ) -> None:
-        self.n_envs, self._prize = n_envs, 2.0 if generous else 1.0
-        self.info = EnvInfo("guess", map, 2, doors, 2, 2, 3, (0.0, self._prize))
+    def __init__(self, map: str, n_envs: int, settings: GuessSettings) -> None:
+        self.n_envs, self._prize = n_envs, 2.0 if settings.generous else 1.0
+        self.info = EnvInfo("guess", map, 2, settings.doors, 2, 2, 3, (0.0, self._prize))
 
     def reset(self, seed: int | None = None) -> Observation:
         """Begin."""
@@ -71,3 +85,7 @@ class Guess:
             won=self._won.copy(),
             infos={"opened": np.full(copies, float(self._t), np.float32)},
         )
+
+
+register("gate", "steep", make_steep, settings=SteepSettings)
+register("environment", "guess", Guess, settings=GuessSettings)

@@ -444,7 +444,7 @@ def test_every_registered_metric_is_logged_by_some_run(tmp_path: Path) -> None:
         logged |= {name for _, values in recorder.metrics for name in values}
     on_gpu = {
         name for name in METRICS if name.startswith("machine/gpu_")
-    }  # `tests/core/test_machine_watch.py` has those
+    }  # `tests/core/test_machine_usage.py` has those
     assert logged == set(METRICS) - ({*on_gpu} - logged)
 
 

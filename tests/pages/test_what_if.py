@@ -7,6 +7,7 @@ from sqlalchemy import update
 
 from app.analysis.tables import MISSING
 from emtc_core import plugins
+from emtc_core.gate_laws import GateLaw
 from storage.models import GateStats
 from tests.pages.test_pages import open_page, said
 
@@ -114,18 +115,16 @@ def test_a_gate_law_without_an_inverse_has_no_tau_at_the_snapshot(seeded, monkey
     db, run_id = seeded
     monkeypatch.setattr(plugins, "_REGISTERED", {})
 
-    @plugins.register("gate", "linear_gate")
-    def linear_gate(delta, tau, context):
+    def linear_beta(delta, tau, context):
         return (1 - delta / (2 * tau)).clip(0, 1)
 
-    if inverse is not None:
-        linear_gate.temperature_for = inverse
+    plugins.register("gate", "linear_gate", lambda: GateLaw(linear_beta, inverse))
     with db.transaction() as connection:
         connection.exec_driver_sql("UPDATE runs SET config = json_set(config, '$.gate.type', 'linear_gate')")
         connection.exec_driver_sql("DELETE FROM transitions")
     app = open_page("memory", run=run_id, what_if="true")
     assert not app.exception
     assert not app.error
-    warned = ["temperature" in each.value for each in app.warning]
+    warned = ["no inverse" in each.value for each in app.warning]
     tau = _table(app).loc["τ at the snapshot [return]", "recorded"]
     assert (any(warned), tau == MISSING) == ((True, True) if inverse is None else (False, False))

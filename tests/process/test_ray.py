@@ -127,12 +127,20 @@ def test_a_cluster_without_what_a_run_asks_for_is_refused(two_nodes: Cluster, tm
 
 
 GATES = """
+from emtc_core.config.base import ConfigSection
+from emtc_core.gate_laws import GateLaw
 from emtc_core.plugins import register
 
 
-@register("gate", "linear_gate")
-def linear_gate(delta, tau, context, reach: float = 2.0):
-    return (1 - delta / (reach * tau)).clip(0, 1)
+class Reach(ConfigSection):
+    reach: float = 2.0
+
+
+def make_linear_gate(settings):
+    return GateLaw(lambda delta, tau, context: (1 - delta / (settings.reach * tau)).clip(0, 1))
+
+
+register("gate", "linear_gate", make_linear_gate, settings=Reach)
 """
 
 
@@ -142,7 +150,7 @@ def test_a_module_that_the_driver_lists_reaches_the_trainers_of_a_cluster(two_no
     (tmp_path / "lab_gates.py").write_text(GATES)
     file, url, path = write_sweep(tmp_path)
     Path(file).write_text(
-        Path(file).read_text().replace("[set]", '[set]\ngate.type = "linear_gate"\ngate.linear_gate.reach = 3')
+        Path(file).read_text().replace("[set]", '[set]\ngate.type = "linear_gate"\ngate.plugin.linear_gate.reach = 3')
     )
     command = [*EMTC, "sweep", file, "--engine", "ray", "--address", two_nodes.address]
     known = {**environment(), "EMTC_DB": url, "EMTC_PLUGINS": "lab_gates", "PYTHONPATH": str(ROOT)}
@@ -150,8 +158,7 @@ def test_a_module_that_the_driver_lists_reaches_the_trainers_of_a_cluster(two_no
     assert done.returncode == 0, done.stderr
     assert statuses(path) == ["finished"] * 2
     stored = [json.loads(config) for (config,) in read(path, "select config from runs")]
-    assert [each["gate"]["linear_gate"] for each in stored] == [{"reach": 3.0}] * 2
-    assert stored[0]["plugins"] == {"gate": {"linear_gate": "module lab_gates"}}
+    assert [each["gate"]["plugin"]["linear_gate"] for each in stored] == [{"reach": 3.0}] * 2
     rows = read(path, "select delta_mem, beta, tau from transitions where delta_mem > 0.01")
     assert len(rows) > 5
     assert all(abs(beta - max(0.0, 1 - delta / (3 * tau))) < 1e-4 for delta, beta, tau in rows)

@@ -17,9 +17,8 @@ MODULE = """
 import ctypes, os, time
 from pathlib import Path
 from emtc_core.plugins import register
-from tests.core.lab_example import Guess
+from tests.core.lab_example import Guess, GuessSettings
 
-@register("env", "stuck")
 class Stuck(Guess):
     n_resets = 0
 
@@ -29,6 +28,8 @@ class Stuck(Guess):
             Path(os.environ["STUCK"]).touch()
             {hang}
         return super().reset(seed)
+
+register("environment", "stuck", Stuck, settings=GuessSettings)
 """
 LOCK_TWICE = "mutex, c = ctypes.create_string_buffer(64), ctypes.CDLL(None); c.pthread_mutex_lock(mutex)"
 COMMAND = """

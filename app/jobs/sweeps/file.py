@@ -22,7 +22,7 @@ from emtc_core.config.resolve import flatten_tree, parse_overrides, suggest
 from emtc_core.config.run import PresetName
 from emtc_core.envs.registry import get_default_map
 from emtc_core.errors import ConfigError, Fault
-from emtc_core.plugins import find_plugin
+from emtc_core.plugins import list_names
 
 Leaf = bool | int | float | str
 Study = Literal["lambda-heatmap", "tau-study", "augmentation", "delta-embedder", "ablation", "learning-curves"]
@@ -157,7 +157,7 @@ class SweepFile(ConfigSection):
     def _set_default_map(cls, values: Any) -> Any:
         """Set the default map of a plug-in environment if the file names no map."""
         env = values.get("env") if isinstance(values, Mapping) and "map" not in values else None
-        if not isinstance(env, str) or find_plugin("env", env) is None:
+        if not isinstance(env, str) or env not in list_names("environment"):
             return values
         return {**values, "map": get_default_map(env)}
 

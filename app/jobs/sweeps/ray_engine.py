@@ -22,8 +22,8 @@ from app.jobs.sweeps.worker import POLL_S, LeaveRequest
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ClusterError, ConfigError
 from emtc_core.install import get_install_command
-from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
 from emtc_core.plugins import VARIABLE as PLUGINS_VARIABLE
+from emtc_core.user_modules import FOLDER_VARIABLE, get_user_folder
 from storage.engine import Database
 from storage.files import FILES_VARIABLE
 from storage.retry import retry_transient

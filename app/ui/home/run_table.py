@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.format import MISSING, format_count, format_duration, format_run_count
-from app.analysis.settings import name_algo_with_origin
+from app.analysis.settings import name_algo
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, messages, view
 from app.ui.home import run_actions, selection
@@ -57,10 +57,9 @@ def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
         for status, device, tags in zip(*columns, strict=True)
     ]
     rows["status"] = [_STATUS_LABELS.get(status, status) for status in labels]
-    columns = (frame[name].tolist() for name in ("algo", "plugins", "device"))
     rows["algo"] = [
-        name_algo_with_origin(algo, plugins, is_imported=device == IMPORTED)
-        for algo, plugins, device in zip(*columns, strict=True)
+        algo if device == IMPORTED else name_algo(algo)
+        for algo, device in zip(frame["algo"].tolist(), frame["device"].tolist(), strict=True)
     ]
     rows["name"] = [
         view.link_run(run_id, f"{name} (hidden)" if is_hidden else name)

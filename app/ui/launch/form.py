@@ -5,7 +5,7 @@ fault is drawn under its field.
 """
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import streamlit as st
 
@@ -24,7 +24,7 @@ from app.ui import data, messages, view
 from app.ui.launch import address, success_rule, sweep
 from app.ui.page_state import RUN, Bound
 from app.ui.widgets import config_form
-from emtc_core.config.plugin_settings import find_owner
+from emtc_core.config.plugin_settings import PLUGIN, PLUGIN_SETTINGS, find_owner, split_names
 from emtc_core.config.resolve import FieldInfo, describe_fields, describe_presets
 from emtc_core.config.run import RunConfig, list_algos, split_algo
 from emtc_core.config.values import format_argument
@@ -210,8 +210,9 @@ def _settings(
 ) -> None:
     """Draw the settings that have an effect for this request, by section; `excluded` are drawn elsewhere."""
     fields = [info for info in describe_fields() if info.key not in launch_request.IDENTITY | excluded]
-    gate = texts.get("gate.type") or str(request.defaults.get("gate.type"))
-    fields = [info for info in fields if _has_effect(info.key, request, gate)]
+    plugin_texts = [texts.get(key) or str(request.defaults.get(key, "")) for key in PLUGIN_SETTINGS]
+    named_plugins = [name for text in plugin_texts for name in split_names(text)]
+    fields = [info for info in fields if _has_effect(info.key, request, named_plugins)]
     unused = launch_request.find_unused_settings(texts, request)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.markdown("##### All settings", width="content")
@@ -269,16 +270,15 @@ def _show_changes(texts: Mapping[str, str], keys_on_form: set[str], request: Req
         st.caption(f":material/visibility_off: Stored in the run, but without effect for {algo}: {values}.")
 
 
-def _has_effect(key: str, request: Request, gate: str) -> bool:
-    """Whether this algorithm, with this environment and gate, reads a setting."""
+def _has_effect(key: str, request: Request, named_plugins: Collection[str]) -> bool:
+    """Whether this algorithm, with this environment and the plug-ins that settings name, reads a setting."""
     section, _, rest = key.partition(".")
-    owner = find_owner(key)
     sections = list_sections(request.choices[ALGO])
-    if owner and section != "env":
-        selected_plugin = {"gate": gate, "mixer": split_algo(request.choices[ALGO])[1]}[section]
-        return owner[1] == selected_plugin and (section == "mixer" or section in sections)
+    env = request.choices[ENV]
+    if owner := find_owner(key):
+        backbone = split_algo(request.choices[ALGO])[1]
+        return owner in (env, backbone, *named_plugins) and section in ("env", PLUGIN, *sections)
     if section == "env":
-        env = request.choices[ENV]
         return rest.partition(".")[0] in ((env,) if env in ADAPTERS else (env, "pettingzoo"))
     return section in sections
 

@@ -12,7 +12,6 @@ from app.analysis.format import escape_markdown, format_count
 from app.jobs.launch_request import IDENTITY, resolve_defaults
 from app.ui import data, messages
 from app.ui.page_state import Choice, Text
-from emtc_core.config.plugin_settings import ORIGINS
 from emtc_core.config.resolve import Value, describe_fields, flatten_tree
 from emtc_core.config.values import format_argument
 from emtc_core.errors import EmtcError
@@ -77,7 +76,7 @@ def make_rows(
                 "Preset's": preset_value,
                 "Other": other_value,
                 "Unit": info.unit if info else "",
-                "Meaning": " ".join(info.description.split()) if info else _describe_unknown(key),
+                "Meaning": " ".join(info.description.split()) if info else "No setting of this version.",
                 NOT_PRESET: bool(preset_value) and preset_value != value,
                 NOT_OTHER: other is not None and other_value != value,
             }
@@ -92,12 +91,6 @@ def find_rows(rows: pd.DataFrame, text: str) -> pd.DataFrame:
     for word in text.lower().split():
         matches &= texts.str.contains(word, regex=False)
     return rows.loc[matches, :]
-
-
-def _describe_unknown(key: str) -> str:
-    if key.startswith(f"{ORIGINS}."):
-        return "Origin of the plug-in: distribution and version, or module. It is recorded and cannot be set."
-    return "No setting of this version."
 
 
 def _write(settings: Mapping[str, Value], key: str) -> str:

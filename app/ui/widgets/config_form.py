@@ -26,7 +26,7 @@ SECTION_TITLES: Final = {
     "record": "Recording",
     "checkpoint": "Checkpoints",
     "env": "Environment",
-    "mixer": "Mixer",
+    "plugin": "Plug-in",
     "qplex": "QPLEX",
     "qmix": "QMIX",
     "cds": "CDS",

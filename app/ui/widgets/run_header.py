@@ -13,7 +13,7 @@ from app.analysis.finals import LAST_TENTH, compute_final_rate
 from app.analysis.format import MISSING, escape_markdown, format_count, format_duration, format_number, format_percent
 from app.analysis.quantities import ROBUST, SUCCESS_RATE, get_success_threshold
 from app.analysis.series import SeedRun, split_curves
-from app.analysis.settings import is_gate_off, name_algo_with_origin
+from app.analysis.settings import is_gate_off, name_algo
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, messages, run_data, view
 from app.ui.live import controls
@@ -77,7 +77,7 @@ def show_numbers(run: RunRow, curves: LiveCurves) -> None:
 def _show_tabs(run: RunRow, title: str) -> None:
     """Draw the links to the pages of the run. The title of this page is the current tab."""
     label = imported_label(run.config)
-    algo = name_algo_with_origin(run.algo, run.config.get("plugins"), is_imported=label is not None)
+    algo = name_algo(run.algo) if label is None else run.algo
     imported = "" if label is None else f" · imported ({label})"
     info = f"`{run.id}` · {algo} on {run.env} {run.map} · {format_seed(run.seed)}{imported}"
     with st.container(key="run_tabs", horizontal=True, vertical_alignment="center", gap="small"):

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from emtc_core.config.plugin_settings import bind_arguments
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
 from emtc_core.errors import PluginError
@@ -36,10 +35,9 @@ def make_mixer(rule: str, config: RunConfig, info: EnvInfo) -> nn.Module:
     """
     if rule in MIXERS:
         return MIXERS[rule](config, info)
-    plugin = get_plugin("mixer", rule, builtin=MIXERS)
-    mixer = plugin.load()(config, info, **bind_arguments(plugin, config.mixer.get(rule, {})))
+    mixer = get_plugin("mixer", rule).bind(config.plugin)(config, info)
     if not isinstance(mixer, nn.Module):
-        raise PluginError("must make a torch.nn.Module", key=f"mixer {plugin.label}", value=type(mixer).__name__)
+        raise PluginError("must make a torch.nn.Module", key=f"mixer {rule}", value=type(mixer).__name__)
     return mixer
 
 

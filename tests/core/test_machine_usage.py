@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from emtc_core.metrics import MACHINE_PREFIXES, METRICS
-from emtc_core.training.monitor import MachineWatch, MetricsWindow
+from emtc_core.training.metrics_window import MachineUsage, MetricsWindow
 
 CPU = torch.device("cpu")
 
 
 def test_work_takes_processor_time_and_sleep_takes_none() -> None:
-    watch = MachineWatch(CPU)
+    watch = MachineUsage(CPU)
     until = time.process_time() + 0.1
     while time.process_time() < until:
         pass
@@ -35,7 +35,7 @@ def test_every_report_has_them() -> None:
 def test_a_gpu_tells_its_memory_and_its_use_where_the_library_can(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5_000_000)
     monkeypatch.setattr(torch.cuda, "utilization", lambda device: 40)
-    watch = MachineWatch(torch.device("cuda"))
+    watch = MachineUsage(torch.device("cuda"))
     assert watch.measure().items() >= {"machine/gpu_memory_bytes": 5e6, "machine/gpu_percent": 40.0}.items()
 
     def missing(device: torch.device) -> int:

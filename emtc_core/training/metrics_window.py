@@ -1,120 +1,28 @@
-"""Monitoring of a training run: checks of the loss, means of metrics, use of the machine, metrics of plug-ins.
+"""Means of the metrics of a training since the last report, with the use of the machine.
 
-The trainer passes every loss to `LossWatch`. It checks for NaN and infinity at the next update, before a metrics row
-and before a checkpoint. On a GPU the loss is copied in the background, so that an update does not wait for the device,
-and the learner's statistics stay tensors until they are read. If a loss is not finite, its batch is saved to a file.
-
-A metric of a plug-in is a function `metric(episode) -> float`, recorded as `user/<its name>`. A callback of a plug-in
-is made once per run by `make(config)` and has one or more of these methods:
-
-    on_episode(episode, env_step)       after an episode entered the memory
-    on_evaluation(evaluation, env_step) after greedy test episodes; its numbers are recorded as user/eval.<name>
-    on_refit(values, env_step)          after the embedder was trained; `values` are its metrics by name
-
-Each method returns None or a dictionary of numbers, recorded as `user/<name>`. The arguments are not copies, so a
-method must not change them. The state of a callback is not part of a checkpoint.
+Statistics of the learner stay tensors on the device until a report reads them in one transfer.
 """
 
 import logging
-import math
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from emtc_core.atomic_file import replace_atomically
-from emtc_core.config.plugin_settings import split_names
-from emtc_core.config.run import RunConfig
-from emtc_core.devices import AsyncCopy, fetch
-from emtc_core.errors import NonFiniteLossError, PluginError
 from emtc_core.install import get_install_command
-from emtc_core.learner.targets import IncentiveInputs
 from emtc_core.metrics import prepare_open_values
-from emtc_core.plugins import Plugin, get_plugin
-from emtc_core.recorder import EvaluationRecord
-from emtc_core.replay_buffer.buffer import Batch
 from emtc_core.rollout.episode import Episode
 from emtc_core.stopwatch import Elapsed
 
 _LOG = logging.getLogger(__name__)
 
-EVENTS = ("on_episode", "on_evaluation", "on_refit")
-"""Names of the methods that a callback may have."""
-
-UpdateInputs = tuple[Batch, IncentiveInputs | None] | Sequence[Episode]
-"""Data of one update: a replayed batch with its memory values, or the episodes of a rollout."""
-
 Number = float | torch.Tensor
 
 
-@dataclass(frozen=True)
-class PendingLoss:
-    """A loss that is being copied from the device."""
-
-    update: int
-    loss: AsyncCopy
-    inputs: UpdateInputs
-
-
-class LossWatch:
-    """Checks that the loss of every update is finite."""
-
-    def __init__(self, folder: Path) -> None:
-        """Save the batches of losses that are not finite in `folder`, which is created when needed."""
-        self._folder = folder
-        self._pending: deque[PendingLoss] = deque()
-
-    def watch(self, update: int, loss: Tensor, inputs: UpdateInputs) -> None:
-        """Add the loss of one update. Does not wait for the device.
-
-        Source: implementation detail.
-
-        Args:
-            update: Number of the update.
-            loss: A scalar [loss].
-            inputs: The data of the update, saved if the loss is not finite.
-        """
-        self._pending.append(PendingLoss(update, fetch(loss), inputs))
-
-    def check(self, *, wait: bool = False) -> None:
-        """Check the losses that have arrived on the host; with `wait`, wait for all of them.
-
-        Raises:
-            NonFiniteLossError: If a loss is NaN or infinite. Its batch is saved before.
-        """
-        while self._pending and (wait or self._pending[0].loss.has_arrived()):
-            pending = self._pending.popleft()
-            if not math.isfinite(loss := pending.loss.wait().item()):
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                path = self._folder / f"non-finite-update-{pending.update:09d}.npz"
-                with replace_atomically(path, private=True) as file:
-                    np.savez_compressed(file, allow_pickle=False, **_list_arrays(pending.inputs))
-                raise NonFiniteLossError(
-                    f"The training loss became {loss} at update {pending.update}. Lower train.lr or "
-                    f"train.reward_scale. The batch is saved in {path}"
-                )
-
-
-def _list_arrays(inputs: UpdateInputs) -> dict[str, NDArray[np.generic]]:
-    """Return the data of an update as NumPy arrays; the episodes of a rollout are concatenated."""
-    if isinstance(inputs, tuple):
-        batch, incentive = inputs
-        fields = vars(batch) | ({} if incentive is None else vars(incentive))
-        return {name: x.cpu().numpy() if isinstance(x, Tensor) else np.asarray(x) for name, x in fields.items()}
-    names = ("obs", "state", "avail", "action", "reward")
-    arrays = {name: np.concatenate([getattr(episode, name) for episode in inputs]) for name in names}
-    return arrays | {"length": np.array([episode.length for episode in inputs])}
-
-
-class MachineWatch:
+class MachineUsage:
     """Measures processor time and memory of this process. One call takes a few tenths of a millisecond."""
 
     def __init__(self, device: torch.device) -> None:
@@ -158,7 +66,7 @@ class MetricsWindow:
 
     def __init__(self, device: torch.device, clock: Callable[[], float] = time.monotonic) -> None:
         self._device, self._clock = device, clock
-        self._machine = MachineWatch(device)
+        self._machine = MachineUsage(device)
         self._restart()
 
     def _restart(self) -> None:
@@ -267,53 +175,3 @@ def _copy_to_host(means: Mapping[str, Number]) -> dict[str, float]:
     tensors = [value for value in means.values() if isinstance(value, torch.Tensor)]
     numbers = iter(torch.stack(tensors).tolist() if tensors else [])
     return {name: next(numbers) if isinstance(value, torch.Tensor) else value for name, value in means.items()}
-
-
-class Hooks:
-    """Calls the plug-in metrics and callbacks of one run; does nothing if there are none."""
-
-    def __init__(self, config: RunConfig) -> None:
-        """Load the metrics and make the callbacks.
-
-        Raises:
-            PluginError: If a plug-in is not installed, or a callback has none of the methods `EVENTS`.
-        """
-        self._metrics: dict[str, Callable[[Episode], float]] = {
-            name: get_plugin("metric", name).load() for name in split_names(config.record.metrics)
-        }
-        self._callbacks = [
-            make_callback(get_plugin("callback", name), config) for name in split_names(config.record.callbacks)
-        ]
-
-    def on_episode(self, episode: Episode, env_step: int) -> dict[str, float]:
-        """Call metrics and callbacks for a training episode; `env_step` is the step of its last transition."""
-        values = {name: metric(episode) for name, metric in self._metrics.items()}
-        return prepare_open_values("user", values | self._call_callbacks("on_episode", episode, env_step))
-
-    def on_evaluation(self, evaluation: EvaluationRecord, env_step: int) -> dict[str, float]:
-        """Call callbacks for an evaluation. Names get the prefix "eval.": their env steps differ from the others."""
-        values = self._call_callbacks("on_evaluation", evaluation, env_step)
-        return prepare_open_values("user", {f"eval.{name}": value for name, value in values.items()})
-
-    def on_refit(self, values: Mapping[str, float], env_step: int) -> dict[str, float]:
-        """Call callbacks after a refit; `values` are its metrics, empty if there was no refit."""
-        return prepare_open_values("user", self._call_callbacks("on_refit", dict(values), env_step)) if values else {}
-
-    def _call_callbacks(self, event: str, subject: Any, env_step: int) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for callback in self._callbacks:
-            if method := getattr(callback, event, None):
-                values |= method(subject, env_step) or {}
-        return values
-
-
-def make_callback(plugin: Plugin, config: RunConfig) -> Any:
-    """Make the callback object of a plug-in.
-
-    Raises:
-        PluginError: If it has none of the methods `EVENTS`.
-    """
-    callback = plugin.load()(config)
-    if not any(callable(getattr(callback, event, None)) for event in EVENTS):
-        raise PluginError(f"must have one of {', '.join(EVENTS)}", key=f"callback {plugin.label}")
-    return callback
