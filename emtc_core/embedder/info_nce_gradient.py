@@ -3,23 +3,14 @@
 `info_nce_gradient` gives the result of `losses.info_nce` with autograd, up to float32 rounding, in one pass over the
 pairs. It does not store the [B, B] matrix: the similarities of an anchor stay in the cache from the softmax to the
 gradient. `tests/reference` contains a slow loop for comparison.
-
-A gradient step of a refit on 3s_vs_5z (B = 1024, one thread, median of 60 steps in turn) takes 4.1 ms with it and
-19 ms with `losses.info_nce`, 11 ms if torch.compile compiles all losses with `losses.info_nce`. A refit has 100 steps
-and occurs every 1,000 env steps, which take about 1,500 ms. A hand-written gradient of the linear layers saves 0.1 to
-0.3 ms of a step more.
 """
 
 import math
 from typing import Any
 
 import numpy as np
-import torch
 from numba import njit
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import FunctionCtx
 
 from emtc_core.embedder.losses import NORM_EPS
 from emtc_core.exponential import LOG2_E, power_of_two
@@ -33,57 +24,6 @@ SIGN_SHIFT, OTHER_BITS, MIN_INT32 = np.int32(31), np.int32(2**31 - 1), np.int32(
 MIN_EXPONENT = np.float32(-60.0)
 """Smaller exponents are clipped: exp(-60) is negligible, and denormal numbers are slow."""
 ZERO = np.float32(0)
-
-
-class CompiledInfoNce(Function):
-    """`info_nce_gradient` as an operation of autograd, on the CPU in float32."""
-
-    @staticmethod
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride] - torch declares no parameters
-        ctx: FunctionCtx, anchor: Tensor, candidate: Tensor, tau_cl: float, symmetric: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Compute InfoNCE (Eq. 6).
-
-        Args:
-            ctx: Stores the gradients for `backward`.
-            anchor: [B, X] [embedding] of one view.
-            candidate: [B, X] [embedding] of another view of the same rows.
-            tau_cl: Softmax temperature, > 0, dimensionless.
-            symmetric: Average the loss with that of exchanged arguments.
-
-        Returns:
-            Two scalars: the loss [nats] and the accuracy (fraction), as `info_nce_gradient` computes them.
-        """
-        d_anchor, d_candidate = torch.empty_like(anchor), torch.empty_like(candidate)
-        loss, accuracy = info_nce_gradient(
-            anchor.numpy(),
-            candidate.numpy(),
-            tau_cl=tau_cl,
-            symmetric=symmetric,
-            d_anchor=d_anchor.numpy(),
-            d_candidate=d_candidate.numpy(),
-        )
-        ctx.save_for_backward(d_anchor, d_candidate)
-        return anchor.new_tensor(loss), anchor.new_tensor(accuracy)
-
-    @staticmethod
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride] - torch declares no parameters
-        ctx: Any, d_loss: Tensor, d_accuracy: Tensor
-    ) -> tuple[Tensor, Tensor, None, None]:
-        """Return the gradients with respect to both views.
-
-        Source: the chain rule.
-
-        Args:
-            ctx: Contains the gradients of the loss.
-            d_loss: A scalar, the gradient of the total loss with respect to this loss, dimensionless.
-            d_accuracy: A scalar, dimensionless. Not used, because the accuracy has no gradient.
-
-        Returns:
-            Two tensors [B, X] [loss per unit of embedding], and None for the two numbers.
-        """
-        d_anchor, d_candidate = ctx.saved_tensors
-        return d_loss * d_anchor, d_loss * d_candidate, None, None
 
 
 def info_nce_gradient(

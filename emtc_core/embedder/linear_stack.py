@@ -1,6 +1,7 @@
-"""A stack of linear layers with a hand-written gradient, for the steps of a refit on a GPU (`device_step`).
+"""A stack of linear layers with a hand-written gradient, for the steps of a refit.
 
-All results are written to buffers that the batches of a refit share. The layers use copies of the weights.
+All results are written to buffers that the batches of a refit share. The layers use or copy the weights of `networks`;
+`fit` and `device_step` use the layers.
 """
 
 from collections.abc import Sequence
@@ -81,6 +82,33 @@ def group_layers(embedder: Embedder) -> tuple[list[list[nn.Linear]], list[list[n
     encoder, decoder = embedder.encoder, embedder.decoder
     encoder_groups = [[layer] for layer in (*hidden_layers(encoder), encoder.out)]
     return encoder_groups, [*([layer] for layer in hidden_layers(decoder)), [decoder.state, decoder.h]]
+
+
+def share_layers(groups: list[list[nn.Linear]], gradient: Tensor) -> list[Layer]:
+    """Make one layer of each group. The parameters of the group become views of it.
+
+    Source: implementation detail.
+
+    Args:
+        groups: Layers that read the same input; their outputs are concatenated.
+        gradient: [P] vector, dimensionless. The gradients of all parameters become views of it.
+    """
+    layers: list[Layer] = []
+    for group in groups:
+        weight, bias = torch.cat([g.weight.data for g in group]), torch.cat([g.bias.data for g in group])
+        n, m = weight.numel(), weight.numel() + len(bias)
+        layer = Layer(weight, bias, gradient[:n].view_as(weight), gradient[n:m])
+        gradient = gradient[m:]
+        sizes = [linear.out_features for linear in group]
+        _set_views([linear.weight for linear in group], layer.weight.split(sizes), layer.d_weight.split(sizes))
+        _set_views([linear.bias for linear in group], layer.bias.split(sizes), layer.d_bias.split(sizes))
+        layers.append(layer)
+    return layers
+
+
+def _set_views(parameters: Sequence[Tensor], values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    for parameter, value, gradient in zip(parameters, values, gradients, strict=True):
+        parameter.data, parameter.grad = value, gradient
 
 
 def view_layers(groups: list[list[nn.Linear]], weights: Tensor, gradient: Tensor) -> list[Layer]:

@@ -1,7 +1,4 @@
-"""Losses of the semantic embedder: the reconstruction of dCAE (Eq. 5) and InfoNCE (Eq. 6), as functions of tensors.
-
-Their gradients are those of autograd. On the CPU, `info_nce` is replaced by the compiled `info_nce_gradient`.
-"""
+"""Losses of the semantic embedder: the reconstruction of dCAE (Eq. 5) and InfoNCE (Eq. 6), as functions of tensors."""
 
 from typing import Literal
 

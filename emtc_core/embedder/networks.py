@@ -75,9 +75,7 @@ class Decoder(nn.Module):
             States [M, S] [state features], and returns [M] in the embedder's return unit.
         """
         hidden_MH = self.trunk(torch.cat([x_MX, time_M1], dim=1))
-        weight = torch.cat([self.state.weight, self.h.weight])  # one product for both heads is faster than two
-        state_and_h = nn.functional.linear(hidden_MH, weight, torch.cat([self.state.bias, self.h.bias]))
-        return state_and_h[:, :-1], state_and_h[:, -1]
+        return self.state(hidden_MH), self.h(hidden_MH).squeeze(1)
 
 
 def _trunk(inputs: int, hidden: int) -> nn.Sequential:
