@@ -12,7 +12,7 @@ from sqlalchemy import update
 from app.jobs.launch import StartedTrainer
 from app.jobs.sweeps.worker import MAX_RESTARTS, EligibilityCheck, LeaveRequest, WorkerLoop
 from emtc_core.config.resolve import resolve
-from emtc_core.errors import StorageError
+from emtc_core.errors import FileMissingError, StorageError
 from storage.engine import Database, open_database
 from storage.models import Run
 from storage.runs.claims import ClaimedRun, RunClaimer
@@ -99,6 +99,17 @@ def test_a_database_that_does_not_answer_says_nothing_of_a_run_and_ends_no_worke
     assert messages == ["The database failed: database is locked."]
     work._collect_ended()
     assert (work._trainers, find_run(db, claim.run_id).live_status) == ({}, "queued")
+    db.dispose()
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_ends_if_the_database_file_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    work = WorkerLoop(db, jobs=1, leave=LeaveRequest(), announce=lambda message: None)
+    (tmp_path / "x.db").rename(tmp_path / "moved.db")
+    monkeypatch.setattr("app.jobs.sweeps.worker.MISSING_FILE_PATIENCE_S", 0.0)
+    with pytest.raises(FileMissingError, match=r"x\.db"):
+        work.run(once=True)
     db.dispose()
 
 

@@ -25,9 +25,16 @@ from app.jobs.signals import LEAVE_SIGNAL, STOP_SIGNALS, handle_signals
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.registry import find_map_module
-from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, RunStateError, StorageError
+from emtc_core.errors import (
+    ConfigError,
+    EmtcError,
+    EnvUnavailableError,
+    FileMissingError,
+    RunStateError,
+    StorageError,
+)
 from storage.engine import Database
-from storage.retry import is_transient, retry_transient
+from storage.retry import MISSING_FILE_PATIENCE_S, is_transient, retry_transient
 from storage.runs.changes import finish_run, start_again
 from storage.runs.claims import NO_LIMIT, ClaimedRun, RunClaimer, return_to_queue
 from storage.runs.rows import find_run
@@ -188,6 +195,7 @@ class WorkerLoop:
         self._ends_without_message: dict[str, tuple[int, int]] = {}
         """Id → env step of the newest checkpoint, and number of ends without a message since then."""
         self._last_error: str | None = None
+        self._file_missing_at: float | None = None
         self._heartbeat_at = self._reminded_at = -math.inf
         self.done: list[EndedRun] = []
 
@@ -198,6 +206,7 @@ class WorkerLoop:
             The runs in the order in which they ended.
 
         Raises:
+            FileMissingError: If the database file has been missing for MISSING_FILE_PATIENCE_S.
             KeyboardInterrupt: On a second signal. The trainers are killed then.
         """
 
@@ -298,10 +307,20 @@ class WorkerLoop:
                 row = find_run(self._db, trainer.run_id)
                 verb = "resumes" if trainer.claim.resume else "starts"
                 self._announce(f"Run {trainer.run_id} {verb}: {row.name}.")
-            self._last_error = None
+            self._last_error = self._file_missing_at = None
         except StorageError as error:  # a locked database or an unreachable server: try again at the next poll
             self._report_error(str(error))
+            self._end_without_file(error)
         return False
+
+    def _end_without_file(self, error: StorageError) -> None:
+        """Raise the error if the database file has been missing for MISSING_FILE_PATIENCE_S and no run is trained."""
+        if not isinstance(error, FileMissingError):
+            return
+        now = time.monotonic()
+        self._file_missing_at = self._file_missing_at or now
+        if not self._trainers and now - self._file_missing_at >= MISSING_FILE_PATIENCE_S:
+            raise error
 
     def _claim_run(self) -> ClaimedRun | None:
         """Claim the next run that this machine can train. Others are left to other machines or marked as failed."""
