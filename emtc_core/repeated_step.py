@@ -14,8 +14,10 @@ operation by operation, on the stream that is captured later. If the capture fai
 by operation, with the same results.
 """
 
+import inspect
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -43,55 +45,72 @@ class RepeatedStep:
         """Prepare the step.
 
         Args:
-            step: The function; see the module for its requirements.
+            step: The function; see the module for its requirements. A bound method is referenced weakly, so that its
+                object is freed, with graph and buffers, when its owner drops it. The cyclic garbage collector might
+                free a graph much later, in the middle of another capture.
             device: Device of its tensors.
             name: Name of the step in the log.
             shared: Another step, whose stream and graph memory this one uses. A run of one step may overwrite the
                 tensors that a graph of the other has allocated, so these must be copied before.
         """
-        self._step, self._device, self._name = step, device, name
-        self._call: Callable[[], None] = step  # on a GPU first `_warm_up`, then the replay of the graph
+        self._get_step = weakref.WeakMethod(step) if inspect.ismethod(step) else lambda: step
+        self._device, self._name = device, name
         self._warm_ups_left = WARM_UP
+        self._can_capture = device.type == "cuda"
+        self._graph: torch.cuda.CUDAGraph | None = None
         self._stream: torch.cuda.Stream | None = None
         self._pool: Any = None
-        if device.type == "cuda":
+        if self._can_capture:
             self._stream = torch.cuda.Stream(device) if shared is None else shared._stream
             self._pool = torch.cuda.graph_pool_handle() if shared is None else shared._pool
-            self._call = self._warm_up
 
     def run(self, times: int) -> None:
         """Run the step this many times, without waiting for the device."""
         for _ in range(times):
-            self._call()
+            self._run_once()
+
+    def _run_once(self) -> None:
+        if self._can_capture and self._graph is None:
+            if self._warm_ups_left:
+                self._warm_up()
+                return
+            self._capture()
+        if self._graph is None:
+            self._call_step()
+        else:
+            self._graph.replay()
+
+    def _call_step(self) -> None:
+        step = self._get_step()
+        assert step is not None, "the object of the step runs it, so it exists"
+        step()
 
     def _warm_up(self) -> None:
-        if not self._warm_ups_left:
-            self._call = self._capture()
-            self._call()
-            return
-        assert self._stream is not None, "_warm_up is called only on a GPU, where the stream exists"
+        assert self._stream is not None, "it exists on a GPU"
         self._warm_ups_left -= 1
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
-            self._step()
+            self._call_step()
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
-    def _capture(self) -> Callable[[], None]:
-        """Record the step without executing it. Return a function that replays it, or the step if recording fails."""
-        graph = torch.cuda.CUDAGraph()
+    def _capture(self) -> None:
+        """Record the step without executing it. If that fails, no further capture is tried."""
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         try:
             # Threads that write a checkpoint or train the networks meanwhile may allocate memory.
             with (
                 _CAPTURE_LOCK,
                 torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
             ):
-                self._step()
+                self._call_step()
         except RuntimeError as exc:
+            torch.cuda.set_stream(stream)  # after a failed capture, torch leaves this thread on the other stream
+            self._can_capture = False
             _LOG.warning(
                 "The %s is launched operation by operation, with the same results in more time, because it could not "
                 "be captured as a CUDA graph: %s",
                 self._name,
                 exc,
             )
-            return self._step
-        return graph.replay
+            return
+        self._graph = graph

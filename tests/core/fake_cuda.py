@@ -4,6 +4,7 @@ Every case computes with real values, and its results are compared with those of
 refit are kernels of our own: those must be equal to PyTorch's layers and autograd, which a GPU uses.
 """
 
+import gc
 import json
 import logging
 import logging.handlers
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -27,7 +29,7 @@ from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
 from emtc_core.learner.diversity_predictors import DevicePass, PredictorRows, Predictors
-from emtc_core.learner.learner import Learner, make_learner
+from emtc_core.learner.learner import Learner, ValueLearner, make_learner
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.targets import LearnerStats, make_incentive_inputs
 from emtc_core.learner.workers import WorkerPool
@@ -304,11 +306,35 @@ def repeat_what_cannot_be_captured() -> None:
 
     logger = logging.getLogger("emtc_core.repeated_step")
     logger.addHandler(lines)
+    stream = torch.cuda.current_stream()
     RepeatedStep(step, GPU, name="step").run(WARM_UP + 3)
     logger.removeHandler(lines)
+    assert torch.cuda.current_stream() is stream
     assert read == [3.0 * (i + 1) for i in range(WARM_UP + 3)]
     assert value.tolist() == [float(WARM_UP + 3)] * 3
     assert len(lines.buffer) == 1
+
+
+def free_captured_steps() -> None:
+    """Drop the captured steps of a refit and of updates: they are freed at once, without the garbage collector."""
+    rng = np.random.default_rng(0)
+    states, t = rng.normal(size=(64, 5)).astype(np.float32), rng.integers(0, 9, 64).astype(np.int32)
+    embedder = Embedder(EmbedConfig(batch=8), state_dim=5, episode_limit=9, device=GPU, seed=1)
+    config = make_config("emtc-qplex")
+    learner = make_learner(config, LONG, device=GPU, seed=1)
+    assert isinstance(learner, ValueLearner)
+    assert learner._captured is not None
+    gc.collect()
+    gc.disable()
+    fit(embedder, NodeSample(states, t, rng.normal(size=64)))
+    make_updates(learner, config, [5] * (WARM_UP + 2))
+    of_refit, (of_updates,) = embedder.device_step, learner._captured._steps.values()
+    freed = [weakref.ref(of_refit), weakref.ref(of_updates)]
+    embedder.device_step = None
+    learner._captured.discard_graphs()
+    del of_refit, of_updates
+    assert [each() for each in freed] == [None, None]
+    gc.enable()
 
 
 def recall() -> None:
@@ -464,7 +490,10 @@ def list_cases() -> dict[str, Callable[[], None]]:
     cases: dict[str, Callable[[], None]] = {"determinism": check_determinism, "recall": recall, "training": train}
     cases |= {"changed nodes": send_nodes, "all nodes": keep_states}
     cases |= {"predictors": train_predictors, "repeated step": repeat_step}
-    cases |= {"repeated step that cannot be captured": repeat_what_cannot_be_captured}
+    cases |= {
+        "repeated step that cannot be captured": repeat_what_cannot_be_captured,
+        "freed steps": free_captured_steps,
+    }
     three_lengths = partial(capture_updates, make_config("emtc-qplex"), LENGTHS, replays=6)
     cases |= {"captured updates, three lengths": three_lengths, "captured updates, restored": restore_captured_updates}
     cases["updates that cannot be captured"] = update_without_capture

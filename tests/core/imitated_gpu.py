@@ -158,6 +158,8 @@ class Event:
 class Stream:
     """A queue of the GPU; here everything is computed at once."""
 
+    current: "Stream"
+
     def __init__(self, device: Any = None) -> None:
         pass
 
@@ -227,14 +229,19 @@ class Graph:
             repeat()
 
 
+Stream.current = Stream()
+
+
 @contextmanager
 def _capture(graph: Graph, pool: Any = None, stream: Any = None, capture_error_mode: str = "global") -> Generator[None]:
+    before, Stream.current = Stream.current, Stream.current if stream is None else stream
     Graph.recording = graph
     try:
         yield
     finally:
         Graph.recording = None
         graph.end()
+    Stream.current = before  # not after an error, as in torch 2.13
 
 
 @contextmanager
@@ -270,7 +277,7 @@ def _replace_driver() -> None:
     accelerator: Any = torch.accelerator
     torch.backends.cuda.is_built = lambda: True
     accelerator.current_accelerator = lambda check_available=False: torch.device("cuda")
-    accelerator.current_stream = lambda device=None: Stream()
+    accelerator.current_stream = lambda device=None: Stream.current
     cuda.is_current_stream_capturing = lambda: Graph.recording is not None
     cuda.amp.common.amp_definitely_not_available = lambda: False
     cuda.mem_get_info = lambda device=None: (70 * 10**9, 80 * 10**9)
@@ -278,7 +285,8 @@ def _replace_driver() -> None:
     cuda.utilization = lambda device=None: 50
     cuda.get_device_name = lambda device=None: "imitated GPU"
     cuda.Event, cuda.Stream, cuda.CUDAGraph, cuda.graph = Event, Stream, Graph, _capture
-    cuda.current_stream = lambda device=None: Stream()
+    cuda.current_stream = lambda device=None: Stream.current
+    cuda.set_stream = lambda stream: setattr(Stream, "current", stream)
     cuda.graph_pool_handle = lambda: (0, 0)
     cuda.stream = lambda stream: nullcontext()
     torch.inference_mode.__enter__ = lambda self: torch._C._set_grad_enabled(False)  # nothing here is left without a
