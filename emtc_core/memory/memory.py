@@ -302,8 +302,9 @@ class EpisodicMemory:
         Returns:
             Boolean, the shape of `slots`.
         """
-        node = self._table.nodes[np.maximum(slots, 0)]
-        same = (slots >= 0) & (node["uid"] == uids) & (node["t"] == t) & (node["episode"] == episode)
+        index, nodes = np.maximum(slots, 0), self._table.nodes
+        same = (slots >= 0) & (nodes["uid"][index] == uids)
+        same &= (nodes["t"][index] == t) & (nodes["episode"][index] == episode)
         return same & (self.config.index == "live")
 
     def resolve(self, slots: Slots, state: NDArray[np.float32], *, nearest: bool = False) -> Slots:
@@ -387,13 +388,12 @@ class EpisodicMemory:
         rng = make_generator(self._seed, "memory", self._samples)
         self._samples += 1
         rows = rng.choice(self.size, min(n, self.size), replace=False, shuffle=True)
-        node = self._table.nodes[rows]
         state: State
         if self._device_states:
             state = self._device_states.update(self._table)[0].index_select(0, send(rows, self.embedder.device))
         else:
-            state = self._table.state[rows]
-        return NodeSample(state, np.ascontiguousarray(node["t"]), np.ascontiguousarray(node["h"]))
+            state = self._table.state.take(rows, axis=0)
+        return NodeSample(state, self._table.nodes["t"][rows], self._table.nodes["h"][rows])
 
     def delta_mem(self) -> NDArray[np.float64]:
         """Compute the consistency error between every node and its successor (Eq. 7).
