@@ -33,7 +33,6 @@ from emtc_core.errors import StorageError
 from storage.engine import Database, check_not_read_only, open_database
 from storage.files import check_files_folder, describe_files_folder
 from storage.retry import open_with_retry
-from storage.runs.claims import NO_LIMIT
 from storage.runs.rows import PRUNED, shown_status
 from storage.runs.status import Status
 from storage.runs.sweeps import Sweep, get_sweep, list_sweeps, sweep_runs
@@ -399,9 +398,6 @@ def worker(
     sweep: Annotated[
         str | None, typer.Option(help="Train only runs of this sweep; its id or a beginning of it")
     ] = None,
-    at_most: Annotated[
-        int | None, typer.Option(min=1, help="Wait while this number of runs of the sweep are being trained")
-    ] = None,
     env_module: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Also train runs whose map is NAME:factory; NAME is imported; repeatable"),
@@ -410,8 +406,6 @@ def worker(
     json: AsJson = False,
 ) -> int:
     """Claim queued and lost runs of the database and train them. SIGTERM or SIGUSR1 returns them to the queue."""
-    if at_most is not None and sweep is None:
-        raise typer.BadParameter("--at-most counts the runs of one sweep. Give it with --sweep")
     with handle_leave_signals() as leave:
         check_not_read_only("train runs")
         check_files_folder()
@@ -426,7 +420,6 @@ def worker(
                 leave=leave,
                 announce=print_message,
                 sweep_id=get_sweep(database, sweep).id if sweep else None,
-                at_most=at_most or NO_LIMIT,
                 env_modules=env_module or (),
             )
             done = loop.run(once=once)

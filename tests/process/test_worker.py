@@ -188,8 +188,6 @@ def test_a_worker_of_one_sweep_needs_one_that_exists(tmp_path: Path) -> None:
     open_database(url).dispose()
     unknown = emtc("worker", "--db", url, "--once", "--sweep", "zzz")
     assert (unknown.returncode, unknown.stderr.strip()[:27]) == (2, 'No sweep starts with "zzz".')
-    nameless = emtc("worker", "--db", url, "--once", "--at-most", "2")
-    assert (nameless.returncode, "Give it with --sweep" in nameless.stderr) == (2, True)
 
 
 def test_an_idle_worker_waits_says_so_and_ends_when_told(tmp_path: Path) -> None:
