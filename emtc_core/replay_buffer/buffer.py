@@ -245,7 +245,7 @@ class ReplayBuffer:
     def get_state(self) -> StateDict:
         """Return the state as tensors and numbers. Rows are in buffer order, without padding."""
         size = self._size
-        rows = np.concatenate([self._episode_rows(i) for i in range(size)]) if size else np.zeros(0, np.int64)
+        rows = self._list_rows()
         return {
             "rows": self._rows.take(rows),
             "slots": torch.from_numpy(self._slots[rows]),
@@ -272,7 +272,7 @@ class ReplayBuffer:
         self._return[: self._size] = columns["return"]
         for index in range(self._size):
             self._assign_pages(index)
-        rows = np.concatenate([self._episode_rows(i) for i in range(self._size)] or [np.zeros(0, np.int64)])
+        rows = self._list_rows()
         self._rows.put(rows, state["rows"])
         self._slots[rows] = state["slots"].numpy()
         self._next = state["next"]
@@ -294,6 +294,13 @@ class ReplayBuffer:
 
     def _episode_rows(self, index: int) -> NDArray[np.int64]:
         return self._row_index(np.array([index]), int(self._length[index]))[:, 0]
+
+    def _list_rows(self) -> NDArray[np.int64]:
+        """List the rows of all steps of all episodes, in buffer order."""
+        n_steps = self._length[: self._size] + 1
+        episode = np.repeat(np.arange(self._size), n_steps)
+        step = np.arange(len(episode)) - np.repeat(np.cumsum(n_steps) - n_steps, n_steps)
+        return self._pages[episode, step // PAGE_ROWS] * PAGE_ROWS + step % PAGE_ROWS
 
     def _assign_pages(self, index: int) -> None:
         n_pages = -(-(int(self._length[index]) + 1) // PAGE_ROWS)
