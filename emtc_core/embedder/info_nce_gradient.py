@@ -3,6 +3,9 @@
 `info_nce_gradient` gives the result of `losses.info_nce` with autograd, up to float32 rounding, in one pass over the
 pairs. It does not store the [B, B] matrix: the similarities of an anchor stay in the cache from the softmax to the
 gradient. `tests/reference` contains a slow loop for comparison.
+
+The functions that `_contrast` calls are inlined, and its compiler flags apply to them. Otherwise the process that
+compiles `_contrast` gets another order of the sums than a process that loads it from disk.
 """
 
 import math
@@ -83,7 +86,7 @@ def _convert_to_unnormalized(
     out_BX[:] = across_XB[: out_BX.shape[1]].T
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _find_max(s_B: NDArray[Any]) -> np.float32:  # pragma: no cover  # compiled
     """Return the maximum of finite numbers, by comparing integers, because a maximum of floats is not vectorized."""
     bits_B = s_B.view(np.int32)
@@ -93,7 +96,7 @@ def _find_max(s_B: NDArray[Any]) -> np.float32:  # pragma: no cover  # compiled
     return np.int32(top ^ ((top >> SIGN_SHIFT) & OTHER_BITS)).view(np.float32)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _find_first(s_B: NDArray[Any], value: np.float32) -> int:  # pragma: no cover  # compiled
     j = 0
     while s_B[j] < value:
@@ -101,7 +104,7 @@ def _find_first(s_B: NDArray[Any], value: np.float32) -> int:  # pragma: no cove
     return j
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH_FLAGS)
+@njit(cache=True, nogil=True, inline="always")
 def _fill_similarities(
     u: NDArray[Any], v: NDArray[Any], i: int, sharpness: np.float32, s: NDArray[Any]
 ) -> None:  # pragma: no cover  # compiled
@@ -116,11 +119,7 @@ def _fill_similarities(
 
 @njit(cache=True, nogil=True, inline="always")
 def _exponentiate(s: NDArray[Any], top: np.float32) -> np.float32:  # pragma: no cover  # compiled
-    """Replace `s` by exp(s - top) and return the sum.
-
-    Inlined, because otherwise the process that compiles `_contrast` gets another order of the sum than a process that
-    loads it from disk. The calling kernel sets the compiler flags.
-    """
+    """Replace `s` by exp(s - top) and return the sum."""
     total = ZERO
     for j in range(len(s)):
         s[j] = power_of_two(max(s[j] - top, MIN_EXPONENT) * LOG2_E)
@@ -128,7 +127,7 @@ def _exponentiate(s: NDArray[Any], top: np.float32) -> np.float32:  # pragma: no
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH_FLAGS)
+@njit(cache=True, nogil=True, inline="always")
 def _add_gradients(
     u: NDArray[Any], v: NDArray[Any], du: NDArray[Any], dv: NDArray[Any], i: int, n: int, s: NDArray[Any],
     share: NDArray[Any],
