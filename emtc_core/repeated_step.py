@@ -95,7 +95,8 @@ class RepeatedStep:
 
     def _capture(self) -> None:
         """Record the step without executing it. If that fails, no further capture is tried."""
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
+        graph = torch.cuda.CUDAGraph()
+        stream_before = torch.cuda.current_stream(self._device)
         try:
             # Threads that write a checkpoint or train the networks meanwhile may allocate memory.
             with (
@@ -104,7 +105,7 @@ class RepeatedStep:
             ):
                 self._call_step()
         except RuntimeError as exc:
-            torch.cuda.set_stream(stream)  # after a failed capture, torch leaves this thread on the other stream
+            torch.cuda.set_stream(stream_before)  # after a failed capture, torch leaves this thread on the other stream
             self._can_capture = False
             _LOG.warning(
                 "The %s is launched operation by operation, with the same results in more time, because it could not "

@@ -302,7 +302,8 @@ class EpisodicMemory:
         Returns:
             Boolean, the shape of `slots`.
         """
-        index, nodes = np.maximum(slots, 0), self._table.nodes
+        nodes = self._table.nodes
+        index = np.maximum(slots, 0)
         same = (slots >= 0) & (nodes["uid"][index] == uids)
         same &= (nodes["t"][index] == t) & (nodes["episode"][index] == episode)
         return same & (self.config.index == "live")

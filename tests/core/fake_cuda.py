@@ -329,11 +329,11 @@ def free_captured_steps() -> None:
     fit(embedder, NodeSample(states, t, rng.normal(size=64)))
     make_updates(learner, config, [5] * (WARM_UP + 2))
     of_refit, (of_updates,) = embedder.device_step, learner._captured._steps.values()
-    freed = [weakref.ref(of_refit), weakref.ref(of_updates)]
+    references = [weakref.ref(of_refit), weakref.ref(of_updates)]
     embedder.device_step = None
     learner._captured.discard_graphs()
     del of_refit, of_updates
-    assert [each() for each in freed] == [None, None]
+    assert [reference() for reference in references] == [None, None]
     gc.enable()
 
 
