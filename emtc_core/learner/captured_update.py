@@ -112,23 +112,14 @@ class _CapturedStep:
         self._repeated = RepeatedStep(self._step, batch.reward.device, name="update of the learner", shared=repeated)
 
     def run(self) -> LearnerStats:
-        """Make one update with the present values of the fixed tensors. The next update overwrites the gradients."""
+        """Make one update with the present values of the fixed tensors. The next one overwrites its results."""
         self._repeated.run(1)
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             parameter.grad = gradient  # each graph has its own
-        numbers, n_scalars = self._numbers.clone(), len(self._names) + 2 * len(self._ratio_names)
-        scalars = iter(numbers[:n_scalars].unbind())
-        values = {name: next(scalars) for name in self._names}
-        ratios = {name: (next(scalars), next(scalars)) for name in self._ratio_names}
-        return LearnerStats(values, episode_error=numbers[n_scalars:], ratios=ratios)
+        return self._stats
 
     def _step(self) -> None:
-        """Update, and put all results into one tensor."""
-        stats = self._update(self._batch, self._recalled)
-        assert stats.episode_error is not None, "every update of a value learner has it"
-        scalars = [*stats.values(), *(x for pair in stats.ratios.values() for x in pair)]
-        self._numbers = torch.cat([torch.stack([x.float() for x in scalars]), stats.episode_error.float()])
-        self._names, self._ratio_names = list(stats), list(stats.ratios)
+        self._stats = self._update(self._batch, self._recalled)
         self._gradients = [parameter.grad for parameter in self._parameters]
 
 

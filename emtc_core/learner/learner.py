@@ -43,6 +43,7 @@ from emtc_core.learner.targets import (
     episodic_incentive,
     gate_ratios,
     masked_mean,
+    pack_stats,
 )
 from emtc_core.learner.workers import Background, WorkerPool
 from emtc_core.random_tensors import make_thread_generator
@@ -389,7 +390,7 @@ class ValueLearner:
         incentive: Incentive | None,
         recalled: IncentiveInputs | None,
     ) -> LearnerStats:
-        values = {name: value.detach() for name, value in losses.values.items()}
+        values = dict(losses.values)
         values["train/td_error_abs"] = masked_mean(losses.error.abs(), mask)
         values["train/q_taken"] = masked_mean(q_tot, mask)
         values["train/target"] = masked_mean(q_tot - losses.error, mask)
@@ -400,7 +401,7 @@ class ValueLearner:
             values["gate/beta_batch"] = masked_mean(beta, mask)
         ratios = {} if incentive is None or not self._config.uses_gate else gate_ratios(incentive, beta, mask)
         episode_error = losses.error.square().sum(0) / mask.sum(0).clamp_min(1.0)
-        return LearnerStats(values, episode_error=episode_error, ratios=ratios)
+        return pack_stats(values, ratios=ratios, episode_error=episode_error)
 
     def _make_first_step(
         self, obs: NDArray[np.float32], state: NDArray[np.float32], avail: NDArray[np.bool_]

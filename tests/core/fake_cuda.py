@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_map
 
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.config.run import RunConfig, list_algos
+from emtc_core.devices import fetch
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
 from emtc_core.learner.diversity_predictors import DevicePass, PredictorRows, Predictors
@@ -85,7 +86,7 @@ def update(learner: Learner, config: RunConfig, *, device: torch.device | str, h
         numbers = np.random.default_rng(1).normal(size=(2, *shape))
         recalled = make_incentive_inputs(*numbers, np.ones(shape, np.bool_), device=torch.device(device))
         stats = learner.update(batch, recalled if config.uses_memory else None, env_step=0)
-        buffer.set_priorities(batch.indices, stats.episode_error)
+        buffer.set_priorities(batch.indices, fetch(stats.numbers).select(stats.n_scalars))
     return stats
 
 
@@ -133,7 +134,6 @@ def make_updates(learner: Learner, config: RunConfig, lengths: list[int], *, fir
         recalled = make_incentive_inputs(*rng.normal(size=(2, *shape)), rng.random(shape) < 0.8, device=device)
         with refusing_waits():
             stats = learner.update(batch, recalled if config.uses_memory else None, env_step=0)
-        assert stats.episode_error is not None
         numbers = {"error": stats.episode_error, **{n: torch.stack(pair) for n, pair in stats.ratios.items()}}
         lists = {f"{name} {i}": x for name, xs in numbers.items() for i, x in enumerate(xs.tolist())}
         told.append(stats.read() | lists)
