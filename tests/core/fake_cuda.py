@@ -57,8 +57,8 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "emu-cds": {"cds": {"beta": 0.1, "policy_mixture": "histories"}, **CURIOUS},
     "dmix": {"train": {"optimizer": "adam", "double_q": False}},
 }
-LENGTHS = [*[20, 60, 70] * WARM_UP, 20, 60, 70, 9, 33, 65]
-"""Lengths of batches: the last six updates are replays, and the last three batches are shorter than those before."""
+LENGTHS = [*[60] * WARM_UP, 60, 20, 70, 9, 33, 65]
+"""Lengths of batches: the last six updates are replays, of three graphs. The last three batches are shorter."""
 CAPTURED: dict[str, dict[str, Any]] = {
     "vdn": {},
     "qmix": {},
@@ -328,12 +328,10 @@ def free_captured_steps() -> None:
     gc.disable()
     fit(embedder, NodeSample(states, t, rng.normal(size=64)))
     make_updates(learner, config, [5] * (WARM_UP + 2))
-    of_refit, (of_updates,) = embedder.device_step, learner._captured._steps.values()
-    references = [weakref.ref(of_refit), weakref.ref(of_updates)]
+    references = [weakref.ref(step) for step in (embedder.device_step, *learner._captured._steps.values())]
     embedder.device_step = None
     learner._captured.discard_graphs()
-    del of_refit, of_updates
-    assert [reference() for reference in references] == [None, None]
+    assert [reference() for reference in references] == [None] * 4
     gc.enable()
 
 
