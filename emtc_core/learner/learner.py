@@ -88,9 +88,7 @@ class ValueLearner:
         is_captured = self._device.type == "cuda" and config.backbone in MIXERS and not self._intrinsic
         self._optimizer = make_optimizer(config.train, self._parameters, capturable=is_captured)
         self._captured = (
-            CapturedUpdates(
-                self._update_as_one, self._parameters, self._optimizer, episode_limit=info.episode_limit
-            )
+            CapturedUpdates(self._update_as_one, self._parameters, self._optimizer, episode_limit=info.episode_limit)
             if is_captured
             else None
         )

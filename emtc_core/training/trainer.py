@@ -273,7 +273,7 @@ class Trainer:
             self._evaluate()
         if self._config.record.snapshots and intervals["snapshot"].start_if_due(step):
             self._record_snapshot()
-        if intervals["checkpoint"].start_if_due(step):
+        if self.checkpoints.is_background_save_due() and intervals["checkpoint"].start_if_due(step):
             self.checkpoints.save_in_background(step, self._get_durable_state())
 
     def _finish(self) -> None:
