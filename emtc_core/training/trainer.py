@@ -25,7 +25,7 @@ import torch
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
 from emtc_core.control import CommandHandler, Control, Question, StopRequested
-from emtc_core.devices import choose_replay_device
+from emtc_core.devices import choose_act_device, choose_replay_device
 from emtc_core.envs.base import VectorEnv
 from emtc_core.gate.temperature import Temperature
 from emtc_core.learner.learner import ValueLearner, make_learner
@@ -83,8 +83,14 @@ class Trainer:
         self._on_progress = on_progress
         train = config.train
         threads = choose_threads(train.threads, n_other_threads=config.uses_intrinsic_reward)
+        act_device = choose_act_device(train.act_device, device=device, n_rows=train.n_envs * env.info.n_agents)
         self._learner = make_learner(
-            config, env.info, device=device, seed=derive_seed(config.seed, "learner"), threads=threads
+            config,
+            env.info,
+            device=device,
+            seed=derive_seed(config.seed, "learner"),
+            threads=threads,
+            act_device=act_device,
         )
         self.memory_sizes = estimate_memory(config, env.info)
         self.replay_device = choose_replay_device(
