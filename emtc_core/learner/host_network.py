@@ -41,20 +41,13 @@ def copy_to_host(sources: list[Tensor], targets: list[Tensor]) -> None:
     """
     arriving = []
     for dtype in {x.dtype for x in sources}:
-        rows = [i for i, x in enumerate(sources) if x.dtype == dtype]
-        flat = torch.empty(sum(sources[i].numel() for i in rows), dtype=dtype, device=sources[0].device)
-        torch._foreach_copy_(_split(flat, [sources[i] for i in rows]), [sources[i] for i in rows])
-        arriving.append((rows, fetch(flat)))
-    for rows, flat_copy in arriving:
-        on_host = [targets[i] for i in rows]
-        torch._foreach_copy_(on_host, _split(flat_copy.wait(), on_host))
+        flat = fetch(torch.cat([x.flatten() for x in sources if x.dtype == dtype]))
+        arriving.append((flat, [x for x in targets if x.dtype == dtype]))
+    for flat, on_host in arriving:
+        parts = flat.wait().split([x.numel() for x in on_host])
+        for target, part in zip(on_host, parts, strict=True):
+            target.copy_(part.view_as(target))
 
 
 def _list_tensors(network: nn.Module) -> list[Tensor]:
     return [x.detach() for x in (*network.parameters(), *network.buffers())]
-
-
-def _split(flat: Tensor, like: list[Tensor]) -> list[Tensor]:
-    """Make views of a flat tensor with the shapes of other tensors."""
-    parts = flat.split([x.numel() for x in like])
-    return [part.view(x.shape) for part, x in zip(parts, like, strict=True)]
