@@ -7,6 +7,7 @@ the same bits. Another number of parts gives other rounding errors.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -79,12 +80,12 @@ def join_unrolled(parts: Sequence[BatchPart], unrolled: Sequence[Unrolled]) -> U
 
 def _make_part(batch: Batch, recalled: IncentiveInputs | None, rows: Rows) -> BatchPart:
     indices = torch.from_numpy(rows)
-    columns = {
-        # The copy [P, T, ...] is time-major in memory, like the tensors of a batch.
-        name: value.transpose(0, 1).index_select(1, indices).transpose(0, 1)
-        if isinstance(value, Tensor)
-        else value[rows]
-        for name, value in vars(batch).items()
-    }
+    columns: dict[str, Any] = {"steps": batch.steps.select(rows)}
+    for name, value in vars(batch).items():
+        if isinstance(value, Tensor):
+            # The copy [P, T] is time-major in memory, like the tensors of a batch.
+            columns[name] = value.transpose(0, 1).index_select(1, indices).transpose(0, 1)
+        elif isinstance(value, np.ndarray):
+            columns[name] = value[rows]
     selected = None if recalled is None else IncentiveInputs(**{n: v[indices] for n, v in vars(recalled).items()})
     return BatchPart(rows, replace(batch, **columns), selected)

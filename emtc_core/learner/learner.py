@@ -164,6 +164,8 @@ class ValueLearner:
         """
         if self._captured is not None:
             return self._captured.run(batch, recalled)
+        batch = batch.to(self._device)
+        recalled = None if recalled is None else recalled.to(self._device)
         if 1 < self._workers.threads <= len(batch.length):
             return self._update_in_parts(batch, recalled, env_step)
         return self._update_as_one(batch, recalled, env_step)

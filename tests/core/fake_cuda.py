@@ -83,7 +83,7 @@ def update(learner: Learner, config: RunConfig, *, device: torch.device | str, h
         batch = buffer.sample(len(episodes), np.random.default_rng(0))
         shape = batch.ends.shape
         numbers = np.random.default_rng(1).normal(size=(2, *shape))
-        recalled = make_incentive_inputs(*numbers, np.ones(shape, np.bool_), device=torch.device(device))
+        recalled = make_incentive_inputs(*numbers, np.ones(shape, np.bool_))
         stats = learner.update(batch, recalled if config.uses_memory else None, env_step=0)
         buffer.set_priorities(batch.indices, stats.episode_error)
     return stats
@@ -130,7 +130,7 @@ def make_updates(learner: Learner, config: RunConfig, lengths: list[int], *, fir
             buffer.add(make_episode(LONG, steps, 3 * number + i, ended=ended), beta=rng.random(steps))
         batch = buffer.sample(3, rng)
         shape = batch.ends.shape
-        recalled = make_incentive_inputs(*rng.normal(size=(2, *shape)), rng.random(shape) < 0.8, device=device)
+        recalled = make_incentive_inputs(*rng.normal(size=(2, *shape)), rng.random(shape) < 0.8)
         with refusing_waits():
             stats = learner.update(batch, recalled if config.uses_memory else None, env_step=0)
         assert stats.episode_error is not None
@@ -344,7 +344,6 @@ def recall() -> None:
     batch = buffer.sample(8, np.random.default_rng(0))
     searched, inputs = part.recall(batch, buffer, tau=1.0)
     assert inputs is not None
-    assert inputs.hit.device == GPU
     part.memory.take_stats()
     with refusing_waits():
         again = buffer.sample(8, np.random.default_rng(0))

@@ -87,7 +87,7 @@ def count_update(algo: str) -> Count:
         buffer.add(make_episode(info, length, i))
     batch = buffer.sample(BATCH, np.random.default_rng(0))
     shape = batch.ends.shape
-    recalled = make_incentive_inputs(np.ones(shape), np.ones(shape), np.ones(shape, np.bool_), device=GPU)
+    recalled = make_incentive_inputs(np.ones(shape), np.ones(shape), np.ones(shape, np.bool_))
 
     def update() -> None:
         learner.update(batch, recalled if config.uses_memory else None, env_step=0)

@@ -1,7 +1,5 @@
 """An update shared out among threads against the same update on one."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -82,10 +80,10 @@ def test_what_a_part_raises_is_raised():
 
 def test_a_batch_that_is_shared_out_is_left_as_it_was():
     batch, inputs = make_update()
-    before = replace(batch, obs=batch.obs.clone(), reward=batch.reward.clone())
+    obs, reward = batch.obs.clone(), batch.reward.clone()
     make("emtc-qplex", 2).update(batch, inputs, env_step=0)
-    assert torch.equal(batch.obs, before.obs)
-    assert torch.equal(batch.reward, before.reward)
+    assert torch.equal(batch.obs, obs)
+    assert torch.equal(batch.reward, reward)
 
 
 def test_auto_takes_idle_cores_and_one_in_a_sweep(monkeypatch: pytest.MonkeyPatch):
