@@ -45,7 +45,7 @@ class PackedLayout:
         for name, (shape, dtype) in self._arrays.items():
             start = self._starts[name]
             part = block[..., start : start + math.prod(shape) * dtype.itemsize]
-            views[name] = part.view(dtype).unflatten(-1, shape)
+            views[name] = part.view(dtype).view(block.shape[:-1] + shape)
         return views
 
 

@@ -1,6 +1,7 @@
 """What every value learner promises, whatever its parts: masking, order, seeds, checkpoints, descent, acting."""
 
 import io
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from emtc_core.envs.base import EnvInfo
+from emtc_core.learner.captured_update import LENGTH_STEP, MAX_GRAPHS, list_lengths
 from emtc_core.learner.controller import epsilon_greedy
 from emtc_core.learner.learner import IncentiveInputs, ValueLearner, make_learner
 from emtc_core.learner.networks import make_sequence_batch
@@ -60,6 +62,14 @@ def make_update(info: EnvInfo = BLOCKS):
 
 def gradients(learner: ValueLearner) -> dict[str, torch.Tensor]:
     return {k: p.grad.clone() for k, p in learner.online.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("limit", [1, 31, 250, 512, 1000, 10_000, 1_000_000])
+def test_a_game_has_few_lengths_of_batches_on_a_gpu(limit):
+    lengths = list_lengths(limit)
+    assert len(lengths) <= MAX_GRAPHS
+    assert lengths[-1] == limit
+    assert all(one < other <= max(2 * one, one + LENGTH_STEP) for one, other in itertools.pairwise([0, *lengths]))
 
 
 def take_episodes(batch: Batch, order: list[int]) -> Batch:
