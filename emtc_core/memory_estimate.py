@@ -9,7 +9,7 @@ from typing import Final
 
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.replay_buffer.sizes import PAGE_ROWS, count_max_pages, count_row_bytes
+from emtc_core.replay_buffer.sizes import PAGE_ROWS, count_max_pages, count_row_bytes, count_state_bytes
 
 TRAINER_BYTES: Final = 600_000_000
 """Memory of a trainer without episodes and nodes: libraries, networks, and temporary data of an update [bytes]."""
@@ -23,7 +23,9 @@ def count_replay_steps(config: RunConfig, info: EnvInfo) -> int:
 
 
 def estimate_memory(config: RunConfig, info: EnvInfo | None) -> dict[str, int]:
-    """Estimate the memory of a run by purpose: trainer, replay, batches, and nodes [bytes].
+    """Estimate the memory of a run by purpose: trainer, replay, its states, batches, and nodes [bytes].
+
+    The states are a copy of the host, which exists only if the replay buffer is on a GPU.
 
     Args:
         config: Settings of the run.
@@ -36,13 +38,29 @@ def estimate_memory(config: RunConfig, info: EnvInfo | None) -> dict[str, int]:
     replay_rows = (1 + count_max_pages(train.replay, info, max_steps)) * PAGE_ROWS
     # a batch, its copy, and the episodes that are being played
     batch_rows = (2 * train.batch + train.n_envs) * (info.episode_limit + 1)
-    sizes = {"trainer": TRAINER_BYTES, "replay": replay_rows * row_bytes, "batches": batch_rows * row_bytes}
+    sizes = {
+        "trainer": TRAINER_BYTES,
+        "replay": replay_rows * row_bytes,
+        "states": replay_rows * count_state_bytes(info),
+        "batches": batch_rows * row_bytes,
+    }
     if config.uses_memory:
         # a state, its embedding in float32, and its position in float64
         node_bytes = _NODE_BYTES + 4 * info.state_dim + 12 * config.embed.dim
         max_states = 2 * (train.t_max + info.episode_limit)  # a step may end an episode, which has one state more
         sizes["nodes"] = min(config.memory.capacity, max_states) * node_bytes
     return sizes
+
+
+def select_host_sizes(sizes: Mapping[str, int], *, replay_device: str) -> dict[str, int]:
+    """Select what is in the memory of the host [bytes].
+
+    Args:
+        sizes: Result of `estimate_memory`.
+        replay_device: Device of the replay buffer: "cpu" or "cuda".
+    """
+    absent = "states" if replay_device == "cpu" else "replay"
+    return {name: size for name, size in sizes.items() if name != absent}
 
 
 def describe_memory(sizes: Mapping[str, int], *, replay_device: str, host_bytes: int) -> list[str]:
@@ -53,7 +71,7 @@ def describe_memory(sizes: Mapping[str, int], *, replay_device: str, host_bytes:
         replay_device: Device of the replay buffer: "cpu" or "cuda".
         host_bytes: Memory of this machine [bytes].
     """
-    on_host = {name: size for name, size in sizes.items() if name != "replay" or replay_device == "cpu"}
+    on_host = select_host_sizes(sizes, replay_device=replay_device)
     total = sum(on_host.values())
     parts = ", ".join(f"{name} {_format_size(size)}" for name, size in on_host.items())
     lines = [f"memory: up to {_format_size(total)} ({parts})"]

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import send
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.plugin import PluginEmbedder, make_embedder
 from emtc_core.envs.base import EnvInfo
@@ -184,10 +183,10 @@ class EpisodicPart(EpisodicSystem):
         self._n_recalled += int(batch.length.sum())
         self._n_hits += int(successors.hit.sum())  # padding is never a hit
         h_next, rho_next = compute_incentive_inputs(successors, batch.ends, self._config.incentive)
-        inputs = make_incentive_inputs(h_next, rho_next, successors.hit, device=batch.reward.device)
+        inputs = make_incentive_inputs(h_next, rho_next, successors.hit)
         if self._config.uses_gate and self._config.gate.mode == "recompute":
             beta = self._evaluate_gate(batch, tau=tau)[1]
-            batch = replace(batch, beta=send(beta.astype(np.float32), batch.beta.device))
+            batch = replace(batch, beta=torch.from_numpy(beta.astype(np.float32)))
         return batch, inputs
 
     def measure_gate(self, batch: Batch, *, tau: float) -> dict[str, float]:
@@ -199,7 +198,7 @@ class EpisodicPart(EpisodicSystem):
             return {}
         real = np.arange(batch.slots.shape[1] - 1) < batch.length[:, None]
         error, current_beta = (values[real] for values in self._evaluate_gate(batch, tau=tau))
-        beta = batch.beta.cpu().numpy()[real]
+        beta = batch.beta.numpy()[real]
         values = {"gate/beta_drift": float(np.abs(current_beta - beta).mean())}
         values |= _compute_quantiles("gate/beta_batch", beta)
         return values | _summarize("gate/delta_mem_batch", error[np.isfinite(error)])
@@ -213,7 +212,7 @@ class EpisodicPart(EpisodicSystem):
         h, h_next = self.memory.peek(here), self.memory.peek(successors)
         if gate.terminal_value == "zero":
             h_next = np.where(batch.ends, 0.0, h_next)
-        reward = batch.reward.cpu().numpy()
+        reward = batch.reward.numpy()
         is_empty = self.memory.is_index_empty
         return gate_transitions(reward, h, h_next, config=gate, gamma=self._gamma, tau=tau, is_empty=is_empty)
 
@@ -226,7 +225,7 @@ class EpisodicPart(EpisodicSystem):
             to_search &= (slots_BT < 0) & (gate.on_miss == "nearest")
         rows, steps = np.nonzero(to_search)
         if len(rows):
-            state = _select_states(batch.state, rows, steps)
+            state = batch.steps.read_states(rows, steps)
             slots_BT[rows, steps] = self.memory.find(state, steps, nearest=gate.on_miss == "nearest")
         return slots_BT
 
@@ -241,7 +240,7 @@ class EpisodicPart(EpisodicSystem):
         is_own = real & self.memory.find_unchanged(slots_BT[stale], uids_BT[stale], steps_T, batch.number[stale, None])
         slots = np.where(is_own, slots_BT[stale], -1)
         rows, steps = np.nonzero(real & ~is_own)
-        state = _select_states(batch.state, stale[rows], steps)
+        state = batch.steps.read_states(stale[rows], steps)
         slots[rows, steps] = self.memory.find(state, steps, nearest=self._config.incentive.on_miss == "nearest")
         uids = self.memory.uids(slots)
         buffer.set_slots(batch.indices[stale], slots, uids, self.memory.generation)
@@ -258,7 +257,7 @@ class EpisodicPart(EpisodicSystem):
         rows, steps = np.nonzero(is_evicted)
         if not len(rows):
             return batch
-        state = _select_states(batch.state, rows, steps)
+        state = batch.steps.read_states(rows, steps)
         new_slots = self.memory.find(state, steps, nearest=self._config.incentive.on_miss == "nearest")
         hit = new_slots >= 0
         rows, steps, new_slots = rows[hit], steps[hit], new_slots[hit]
@@ -449,11 +448,6 @@ def make_episodic_system(config: RunConfig, info: EnvInfo, *, device: torch.devi
         device: Device of the embedder.
     """
     return EpisodicPart(config, info, device=device) if config.uses_memory else EpisodicSystem()
-
-
-def _select_states(state: torch.Tensor, rows: Slots, steps: Slots) -> torch.Tensor:
-    """Select states [K, S] of a batch [B, T+1, S], on the device of the batch."""
-    return state[send(rows, state.device), send(steps, state.device)]
 
 
 def _summarize(name: str, values: NDArray[np.floating]) -> dict[str, float]:

@@ -92,7 +92,9 @@ def _list_arrays(inputs: UpdateInputs) -> dict[str, NDArray[np.generic]]:
     """Return the data of an update as NumPy arrays; the episodes of a rollout are concatenated."""
     if isinstance(inputs, tuple):
         batch, incentive = inputs
-        fields = vars(batch) | ({} if incentive is None else vars(incentive))
+        assert isinstance(batch, Batch), "the episodes of a rollout are a list"
+        fields = vars(batch) | vars(batch.steps.tensors) | ({} if incentive is None else vars(incentive))
+        del fields["steps"]
         return {name: x.cpu().numpy() if isinstance(x, Tensor) else np.asarray(x) for name, x in fields.items()}
     names = ("obs", "state", "avail", "action", "reward")
     arrays = {name: np.concatenate([getattr(episode, name) for episode in inputs]) for name in names}

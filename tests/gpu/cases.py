@@ -119,7 +119,7 @@ def make_updates(
             shape = batch.ends.shape
             h_next, rho_next = rng.random((2, *shape))
             is_found = rng.random(shape) < 0.9
-            recalled = make_incentive_inputs(10 * h_next, rho_next, is_found, device=batch.reward.device)
+            recalled = make_incentive_inputs(10 * h_next, rho_next, is_found)
         updated = learner.update(batch, recalled, env_step=0)
         stats.append(replace(updated, numbers=updated.numbers.clone()))  # the next update may overwrite it
     return stats
