@@ -33,7 +33,7 @@ class HostNetwork(Generic[Network]):
 
 @torch.no_grad()
 def _copy_to_host(sources: list[Tensor], targets: list[Tensor]) -> None:
-    """Copy tensors from a GPU to those of the host, with one launch, one copy and one wait for all tensors of a type."""
+    """Copy tensors from a GPU to the host: one launch, one copy and one wait for all tensors of a type."""
     arriving = []
     for dtype in {x.dtype for x in sources}:
         flat = fetch(torch.cat([x.flatten() for x in sources if x.dtype == dtype]))
