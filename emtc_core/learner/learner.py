@@ -24,15 +24,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import copy_state, send, set_determinism, set_matmul_precision
+from emtc_core.devices import copy_state, set_determinism, set_matmul_precision
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import JointValues, Unrolled
 from emtc_core.learner.backbones.value import MIXERS
 from emtc_core.learner.captured_update import CapturedUpdates
 from emtc_core.learner.controller import Controller
 from emtc_core.learner.factory import make_backbone, make_intrinsic, make_optimizer, make_target
+from emtc_core.learner.host_network import HostNetwork
 from emtc_core.learner.mappo import MappoLearner
-from emtc_core.learner.networks import SequenceBatch, agent_inputs, make_sequence_batch
+from emtc_core.learner.networks import SequenceBatch, copy_network, make_sequence_batch
 from emtc_core.learner.optimizer_state import get_optimizer_state, set_optimizer_state
 from emtc_core.learner.targets import (
     Incentive,
@@ -60,7 +61,15 @@ class ValueLearner:
 
     on_policy: Literal[False] = False
 
-    def __init__(self, config: RunConfig, info: EnvInfo, *, device: torch.device | str, seed: int) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        info: EnvInfo,
+        *,
+        device: torch.device | str,
+        seed: int,
+        act_device: torch.device | str = "cpu",
+    ) -> None:
         """Build the networks from a seed. The state of the global generators does not change.
 
         Args:
@@ -68,6 +77,7 @@ class ValueLearner:
             info: Sizes of the environment.
             device: Device of networks and updates.
             seed: Random seed of the weights and of the learner's generator.
+            act_device: Device that computes actions: the host, or that of the learner.
         """
         self._config, self._device = config, torch.device(device)
         self._uses_incentive = config.uses_incentive
@@ -86,13 +96,16 @@ class ValueLearner:
             if is_captured
             else None
         )
-        self._controller = Controller(self.online, info, agent_id=self._agent_id, device=self._device)
+        self._info, self._host = info, HostNetwork(self.online)
+        acting = self.online if torch.device(act_device).type == self._device.type else self._host.network
+        self._controller = Controller(acting, info)
         self._last_copy = 0
 
     # ---- acting ----
 
     def start_episodes(self, n_envs: int) -> None:
-        """Reset the hidden states: every environment starts a new episode."""
+        """Reset the hidden states: every environment starts a new episode. It is played with the current weights."""
+        self._host.refresh()
         self._controller.start_episodes(n_envs)
 
     def temporary_hidden_state(self) -> contextlib.AbstractContextManager[None]:
@@ -120,7 +133,6 @@ class ValueLearner:
         """
         return self._controller.act(obs, avail, epsilon=epsilon, rng=rng)
 
-    @torch.no_grad()
     def q_start(
         self, obs: NDArray[np.float32], state: NDArray[np.float32], avail: NDArray[np.bool_]
     ) -> NDArray[np.float32]:
@@ -136,9 +148,13 @@ class ValueLearner:
         Returns:
             [B], Q_tot [return].
         """
-        seq = self._make_first_step(obs, state, avail)
-        unrolled = self.online.unroll(seq, torch.Generator().manual_seed(0))
-        return self.online.evaluate_first_step(unrolled, seq).cpu().numpy()
+        self._host.refresh()
+        return self._controller.q_start(obs, state, avail)
+
+    def copy_policy(self) -> Controller:
+        """Copy the current policy and value estimate to the host. Later updates do not change the copy."""
+        self._host.refresh()
+        return Controller(copy_network(self._host.network), self._info)
 
     # ---- learning ----
 
@@ -153,6 +169,7 @@ class ValueLearner:
         Returns:
             Losses and means of the update by metric name.
         """
+        self._host.mark_stale()
         if self._captured is not None:
             return self._captured.run(batch, recalled)
         return self._update_as_one(batch, recalled, env_step)
@@ -221,6 +238,7 @@ class ValueLearner:
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned; later updates equal those of the saved learner."""
         self.online.load_state_dict(state["online"])
+        self._host.mark_stale()
         self.target.load_state_dict(state["target"])
         set_optimizer_state(self._optimizer, state["optimizer"], capturable=self._captured is not None)
         if self._captured is not None:
@@ -316,22 +334,18 @@ class ValueLearner:
         episode_error = losses.error.square().sum(0) / mask.sum(0).clamp_min(1.0)
         return LearnerStats(values, episode_error=episode_error, ratios=ratios)
 
-    def _make_first_step(
-        self, obs: NDArray[np.float32], state: NDArray[np.float32], avail: NDArray[np.bool_]
-    ) -> SequenceBatch:
-        """Make sequences of one step and no transition from B first steps."""
-        obs_1BNO, state_1BS, avail_1BNA = (send(x, self._device)[None] for x in (obs, state, avail))
-        n_batch, n_agents, n_actions = avail.shape
-        action = torch.zeros((0, n_batch, n_agents), dtype=torch.int64, device=self._device)
-        empty = torch.zeros((0, n_batch), device=self._device)
-        inputs = agent_inputs(obs_1BNO, action, n_actions=n_actions, agent_id=self._agent_id)
-        return SequenceBatch(inputs, obs_1BNO, state_1BS, avail_1BNA, action, empty, empty, empty, empty, 0)
-
 
 Learner = ValueLearner | MappoLearner
 
 
-def make_learner(config: RunConfig, info: EnvInfo, *, device: torch.device | str, seed: int) -> Learner:
+def make_learner(
+    config: RunConfig,
+    info: EnvInfo,
+    *,
+    device: torch.device | str,
+    seed: int,
+    act_device: torch.device | str = "cpu",
+) -> Learner:
     """Make the learner of the configured algorithm: a `MappoLearner` (`on_policy` is True) or a `ValueLearner`.
 
     On a GPU this sets matmul precision and determinism for the whole process.
@@ -341,10 +355,11 @@ def make_learner(config: RunConfig, info: EnvInfo, *, device: torch.device | str
         info: Sizes of the environment.
         device: Device of networks and updates.
         seed: Random seed of the weights and of the learner's generator.
+        act_device: Device that computes actions: the host, or that of the learner.
     """
     if torch.device(device).type == "cuda":
         set_matmul_precision(config.train.matmul_precision)
         set_determinism(config.train.deterministic)
     if config.backbone == "mappo":
-        return MappoLearner(config, info, device=device, seed=seed)
-    return ValueLearner(config, info, device=device, seed=seed)
+        return MappoLearner(config, info, device=device, seed=seed, act_device=act_device)
+    return ValueLearner(config, info, device=device, seed=seed, act_device=act_device)

@@ -25,7 +25,7 @@ import torch
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
 from emtc_core.control import CommandHandler, Control, Question, StopRequested
-from emtc_core.devices import choose_replay_device
+from emtc_core.devices import choose_act_device, choose_replay_device
 from emtc_core.envs.base import VectorEnv
 from emtc_core.gate.temperature import Temperature
 from emtc_core.learner.learner import ValueLearner, make_learner
@@ -81,7 +81,9 @@ class Trainer:
         self.checkpoints = checkpoints
         self._on_progress = on_progress
         train = config.train
-        self._learner = make_learner(config, env.info, device=device, seed=derive_seed(config.seed, "learner"))
+        act_device = choose_act_device(train.act_device, device=device, n_rows=train.n_envs * env.info.n_agents)
+        seed = derive_seed(config.seed, "learner")
+        self._learner = make_learner(config, env.info, device=device, seed=seed, act_device=act_device)
         self.memory_sizes = estimate_memory(config, env.info)
         self.replay_device = choose_replay_device(
             train.replay_device, device=device, size_bytes=self.memory_sizes["replay"]
