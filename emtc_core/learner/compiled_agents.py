@@ -66,7 +66,13 @@ class CompiledAgents:
         return q
 
     def set_last_action(self, action: NDArray[np.int64]) -> None:
-        """Store the actions [B, N] for the next step."""
+        """Store the actions for the next step.
+
+        Source: oxwhirl/pymarl, `BasicMAC._build_inputs`.
+
+        Args:
+            action: [B, N], action indices.
+        """
         self.state = action, self.state[1]
 
     def _read_weights(self) -> None:

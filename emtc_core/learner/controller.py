@@ -54,11 +54,12 @@ class Controller:
 
         Call `start_episodes` first inside the context.
         """
-        n_envs, state = self._n_envs, self._agents.state
+        agents: Any = self._agents
+        n_envs, state = self._n_envs, agents.state
         try:
             yield
         finally:
-            self._n_envs, self._agents.state = n_envs, state
+            self._n_envs, agents.state = n_envs, state
 
     def act(
         self,
@@ -160,7 +161,13 @@ class TorchAgents:
         return self._backbone.act_values(hidden.view(*obs.shape[:2], -1), rng).cpu().numpy()
 
     def set_last_action(self, action: NDArray[np.int64]) -> None:
-        """Store the actions [B, N] for the next step."""
+        """Store the actions for the next step.
+
+        Source: oxwhirl/pymarl, `BasicMAC._build_inputs`.
+
+        Args:
+            action: [B, N], action indices.
+        """
         start = self._info.obs_dim
         last = self.state[0][..., start : start + self._info.n_actions]
         last[:] = 0.0

@@ -27,18 +27,13 @@ class HostNetwork(Generic[Network]):
     def refresh(self) -> None:
         """Copy the weights to the host if they have changed since the last call."""
         if self._is_copy and self._is_stale:
-            copy_to_host(_list_tensors(self._source), _list_tensors(self.network))
+            _copy_to_host(_list_tensors(self._source), _list_tensors(self.network))
         self._is_stale = False
 
 
 @torch.no_grad()
-def copy_to_host(sources: list[Tensor], targets: list[Tensor]) -> None:
-    """Copy tensors from a GPU to the host, with one launch, one copy and one wait for all tensors of a type.
-
-    Args:
-        sources: Tensors on the GPU.
-        targets: Tensors on the host with the same shapes and types; they are overwritten.
-    """
+def _copy_to_host(sources: list[Tensor], targets: list[Tensor]) -> None:
+    """Copy tensors from a GPU to the host: one launch, one copy and one wait for all tensors of a type."""
     arriving = []
     for dtype in {x.dtype for x in sources}:
         flat = fetch(torch.cat([x.flatten() for x in sources if x.dtype == dtype]))

@@ -1,7 +1,7 @@
 """What a training on 3s_vs_5z launches on a GPU, and where its host waits for it, counted on an imitated one.
 
-`python -m tests.core.training_launches` prints the table; `--json` prints the counts for the tests. Networks are narrow,
-and the first rounds, in which graphs are captured, are not counted.
+`python -m tests.core.training_launches` prints the table; `--json` prints the counts for the tests. Networks are
+narrow. The first rounds, in which graphs are captured, are not counted.
 """
 
 import json
