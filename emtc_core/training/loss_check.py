@@ -78,6 +78,7 @@ def _list_arrays(inputs: UpdateInputs) -> dict[str, NDArray[np.generic]]:
     """Return the data of an update as NumPy arrays; the episodes of a rollout are concatenated."""
     if isinstance(inputs, tuple):
         batch, incentive = inputs
+        assert isinstance(batch, Batch), "the other kind of inputs is a list"
         fields = vars(batch) | vars(batch.steps.tensors) | ({} if incentive is None else vars(incentive))
         del fields["steps"]
         return {name: x.cpu().numpy() if isinstance(x, Tensor) else np.asarray(x) for name, x in fields.items()}
