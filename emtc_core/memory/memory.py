@@ -257,7 +257,7 @@ class EpisodicMemory:
         if float64:
             x = self.embedder.embed_float64(state, t, for_write=for_write)
         else:
-            x = self.embedder.embed(state, t, for_write=for_write).cpu().numpy()
+            x = self.embedder.embed_to_host(state, t, for_write=for_write)
         if not np.isfinite(x).all():
             raise NonFiniteLossError("Embeddings must be finite, got NaN or infinity. Lower embed.lr.")
         return x
