@@ -236,11 +236,10 @@ class EpisodicPart(EpisodicSystem):
         stale = np.flatnonzero(batch.generation != self.memory.generation)
         if not len(stale):
             return batch
-        steps_T = np.arange(slots_BT.shape[1])
-        real = steps_T <= batch.length[stale, None]
-        is_own = real & self.memory.find_unchanged(slots_BT[stale], uids_BT[stale], steps_T, batch.number[stale, None])
-        slots = np.where(is_own, slots_BT[stale], -1)
-        rows, steps = np.nonzero(real & ~is_own)
+        slots, is_missing = self.memory.keep_unchanged(
+            slots_BT[stale], uids_BT[stale], length=batch.length[stale], episode=batch.number[stale]
+        )
+        rows, steps = np.nonzero(is_missing)
         state = _select_states(batch.state, stale[rows], steps)
         slots[rows, steps] = self.memory.find(state, steps, nearest=self._config.incentive.on_miss == "nearest")
         uids = self.memory.uids(slots)
