@@ -25,8 +25,6 @@ Times = NDArray[np.integer[Any]] | Tensor
 
 HOST = torch.device("cpu")
 RANDOM_PROJECTION_SEED = 123456  # as in EMU and EMC (B13)
-MAX_HOST_ROWS = 4096
-"""An embedder on a GPU embeds at most this many rows on the host, which is faster than to wait for the GPU."""
 
 
 class Encoder(nn.Module):
@@ -193,7 +191,7 @@ class Embedder:
 
     @torch.no_grad()
     def embed_to_host(self, state: State, t: Times, *, for_write: bool = False) -> NDArray[np.float32]:
-        """Embed states like `embed`; return an array. Few rows are embedded on the host, also with a GPU.
+        """Embed states like `embed`, but on the host. For few rows this is faster than to wait for a GPU.
 
         Source: `embed`.
 
@@ -205,8 +203,7 @@ class Embedder:
         Returns:
             [M, X] float32 [embedding].
         """
-        device = self.device if len(state) > MAX_HOST_ROWS else HOST
-        return fetch(self._embed(state, t, for_write=for_write, device=device)).wait().numpy()
+        return self._embed(state, t, for_write=for_write, device=HOST).numpy()
 
     def _embed(self, state: State, t: Times, *, for_write: bool, device: torch.device) -> Tensor:
         check_shape("state", state, (None, self.state_dim))
