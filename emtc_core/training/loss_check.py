@@ -2,8 +2,8 @@
 
 The trainer passes every loss to `LossCheck`. It checks for NaN and infinity at the next update, before a metrics row
 and before a checkpoint. On a GPU the loss is copied in the background, so that an update does not wait for the device.
-If a loss is not finite, its batch is saved to a file. On a GPU, its steps are read from the replay buffer for this, where
-a newer episode may have replaced one of the batch.
+If a loss is not finite, its batch is saved to a file. On a GPU, its steps are read from the replay buffer for this,
+where a newer episode may have replaced one of the batch.
 """
 
 import math
