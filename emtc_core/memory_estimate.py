@@ -23,9 +23,7 @@ def count_replay_steps(config: RunConfig, info: EnvInfo) -> int:
 
 
 def estimate_memory(config: RunConfig, info: EnvInfo | None) -> dict[str, int]:
-    """Estimate the memory of a run by purpose: trainer, replay, its states, batches, and nodes [bytes].
-
-    The states are a copy of the host, which exists only if the replay buffer is on a GPU.
+    """Estimate the memory of a run by purpose: trainer, replay, batches, and nodes [bytes].
 
     Args:
         config: Settings of the run.
@@ -34,16 +32,10 @@ def estimate_memory(config: RunConfig, info: EnvInfo | None) -> dict[str, int]:
     if info is None:
         return {"trainer": TRAINER_BYTES}
     train = config.train
-    row_bytes, max_steps = count_row_bytes(info), count_replay_steps(config, info)
-    replay_rows = (1 + count_max_pages(train.replay, info, max_steps)) * PAGE_ROWS
+    row_bytes, replay_rows = count_row_bytes(info), _count_replay_rows(config, info)
     # a batch, its copy, and the episodes that are being played
     batch_rows = (2 * train.batch + train.n_envs) * (info.episode_limit + 1)
-    sizes = {
-        "trainer": TRAINER_BYTES,
-        "replay": replay_rows * row_bytes,
-        "states": replay_rows * count_state_bytes(info),
-        "batches": batch_rows * row_bytes,
-    }
+    sizes = {"trainer": TRAINER_BYTES, "replay": replay_rows * row_bytes, "batches": batch_rows * row_bytes}
     if config.uses_memory:
         # a state, its embedding in float32, and its position in float64
         node_bytes = _NODE_BYTES + 4 * info.state_dim + 12 * config.embed.dim
@@ -52,15 +44,14 @@ def estimate_memory(config: RunConfig, info: EnvInfo | None) -> dict[str, int]:
     return sizes
 
 
-def select_host_sizes(sizes: Mapping[str, int], *, replay_device: str) -> dict[str, int]:
-    """Select what is in the memory of the host [bytes].
+def count_replay_states_bytes(config: RunConfig, info: EnvInfo) -> int:
+    """Return the size of the host's copy of the states in a replay buffer that is on a GPU [bytes]."""
+    return _count_replay_rows(config, info) * count_state_bytes(info)
 
-    Args:
-        sizes: Result of `estimate_memory`.
-        replay_device: Device of the replay buffer: "cpu" or "cuda".
-    """
-    absent = "states" if replay_device == "cpu" else "replay"
-    return {name: size for name, size in sizes.items() if name != absent}
+
+def _count_replay_rows(config: RunConfig, info: EnvInfo) -> int:
+    max_steps = count_replay_steps(config, info)
+    return (1 + count_max_pages(config.train.replay, info, max_steps)) * PAGE_ROWS
 
 
 def describe_memory(sizes: Mapping[str, int], *, replay_device: str, host_bytes: int) -> list[str]:
@@ -71,7 +62,7 @@ def describe_memory(sizes: Mapping[str, int], *, replay_device: str, host_bytes:
         replay_device: Device of the replay buffer: "cpu" or "cuda".
         host_bytes: Memory of this machine [bytes].
     """
-    on_host = select_host_sizes(sizes, replay_device=replay_device)
+    on_host = {name: size for name, size in sizes.items() if name != "replay" or replay_device == "cpu"}
     total = sum(on_host.values())
     parts = ", ".join(f"{name} {_format_size(size)}" for name, size in on_host.items())
     lines = [f"memory: up to {_format_size(total)} ({parts})"]

@@ -18,7 +18,7 @@ class PackedLayout:
     """The positions of several arrays in one block."""
 
     def __init__(self, arrays: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
-        """Place the arrays one after another.
+        """Place the arrays one after another in a block.
 
         Args:
             arrays: Shape and number type by name.
@@ -36,7 +36,7 @@ class PackedLayout:
         Source: implementation detail.
 
         Args:
-            block: [..., size_bytes], uint8.
+            block: Bytes, shape [..., size_bytes] [unit varies].
 
         Returns:
             Name -> [..., *shape of the array] [unit varies].
@@ -50,7 +50,17 @@ class PackedLayout:
 
 
 def make_host_block(size_bytes: int, device: torch.device) -> Tensor:
-    """Make a block of zeros on the host, in pinned memory if it is to be copied to a GPU."""
+    """Make a block on the host, in pinned memory if it is to be copied to a GPU.
+
+    Source: implementation detail.
+
+    Args:
+        size_bytes: Size [bytes].
+        device: Device to which the block is copied.
+
+    Returns:
+        Zeros, uint8, shape [size_bytes] [unit varies].
+    """
     return torch.zeros(size_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
 
 

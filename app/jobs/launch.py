@@ -24,7 +24,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.envs.registry import check_available, check_importable, get_env_info
 from emtc_core.errors import EmtcError, RunStateError, StorageError, make_cuda_error
 from emtc_core.kernel_cache import check_kernel_cache
-from emtc_core.memory_estimate import estimate_memory, select_host_sizes
+from emtc_core.memory_estimate import estimate_memory
 from emtc_core.user_modules import FOLDER_VARIABLE, get_user_folder
 from storage.engine import Database, check_not_read_only, is_read_only
 from storage.files import check_files_folder, run_folder
@@ -174,8 +174,7 @@ def estimate(db: Database | None, config: RunConfig) -> Estimate:
         nodes * _SNAPSHOT_BYTES_PER_NODE / 2 + 0.5 * 2 * state_dim * min(nodes, 20_000)
     )
     disk = steps * (_DISK_BYTES_PER_STEP + 1.5 * state_dim) + snapshots
-    sizes = select_host_sizes(estimate_memory(config, info), replay_device="cpu")
-    return Estimate(seconds, disk, basis, sum(sizes.values()))
+    return Estimate(seconds, disk, basis, sum(estimate_memory(config, info).values()))
 
 
 def spawn(arguments: list[str], log: Path, *, db: Database | None = None) -> subprocess.Popen[bytes]:

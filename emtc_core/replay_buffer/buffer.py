@@ -66,7 +66,13 @@ class BatchSteps:
         return self._tensors
 
     def select(self, episodes: NDArray[np.integer]) -> "BatchSteps":
-        """Select episodes of the batch by their indices in it."""
+        """Select episodes of the batch.
+
+        Source: implementation detail.
+
+        Args:
+            episodes: [P], indices of episodes in the batch.
+        """
         return BatchSteps(self.storage, self.rows[:, episodes])
 
     def read_states(self, episodes: NDArray[np.integer], steps: NDArray[np.integer]) -> NDArray[np.float32]:
@@ -76,7 +82,7 @@ class BatchSteps:
 
         Args:
             episodes: [K], indices of episodes in the batch.
-            steps: [K], steps of these episodes.
+            steps: [K], time steps of these episodes [steps].
 
         Returns:
             [K, S] [state features].

@@ -33,7 +33,10 @@ _WORD = torch.int64
 
 @dataclass(frozen=True)
 class StepTensors:
-    """The fields of a batch that the networks read, as views of time-major tensors on the device."""
+    """The fields of a batch that the networks read, as views of time-major tensors on the device.
+
+    Source: the mini-batch of Algorithm 3.
+    """
 
     obs: Tensor  # [B, T+1, N, O] [observation features]
     state: Tensor  # [B, T+1, S] [state features]
@@ -179,7 +182,13 @@ class ReplayRows:
         return self.split_steps(block, rows_TB.shape[1])
 
     def make_empty_block(self, n_rows: int) -> Tensor:
-        """Allocate memory for a copy of `n_rows` rows on the device of the batches."""
+        """Allocate memory for copies of rows on the device of the batches.
+
+        Source: implementation detail.
+
+        Returns:
+            Uninitialized rows, shape [n_rows, words] [unit varies].
+        """
         return torch.empty((n_rows, self._packed.shape[1]), dtype=_WORD, device=self.device)
 
     def gather_into(self, block: Tensor, rows: Tensor, rows_on_device: Tensor | None) -> None:
@@ -188,9 +197,9 @@ class ReplayRows:
         Source: implementation detail.
 
         Args:
-            block: [R, words].
+            block: [R, words] [unit varies].
             rows: [R], row indices on the host.
-            rows_on_device: [R], the same on the device of the batches, if they were sent already.
+            rows_on_device: [R], row indices, the same on the device of the batches, if they were sent already.
         """
         if self._storage_device == self.device:
             index = send(rows.numpy(), self.device) if rows_on_device is None else rows_on_device
@@ -206,7 +215,7 @@ class ReplayRows:
         Source: implementation detail.
 
         Args:
-            block: [(T+1) * B, words], rows in time-major order.
+            block: Rows in time-major order, shape [(T+1) * B, words] [unit varies].
             n_batch: B.
         """
         fields = self._split(block)

@@ -34,6 +34,8 @@ from emtc_core.training.episode_gate import WrittenEpisode, evaluate_episode_gat
 Slots = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+HOST = torch.device("cpu")
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -101,7 +103,7 @@ class EpisodicPart(EpisodicSystem):
     """Memory, embedder and gate of one run."""
 
     def __init__(self, config: RunConfig, info: EnvInfo, *, device: torch.device) -> None:
-        self._config, self._device = config, device
+        self._config = config
         self._gamma = config.train.gamma
         self._embedder = make_embedder(
             config.embed,
@@ -147,7 +149,7 @@ class EpisodicPart(EpisodicSystem):
 
     def _write(self, episode: Episode, number: int) -> Slots:
         """Write the episode (Algorithm 2); return the slot index [T+1] of each state, -1 if it is not stored."""
-        watch = Stopwatch(self._device)
+        watch = Stopwatch(HOST)
         slots = self.memory.write(
             state=episode.state,
             reward=episode.reward,
@@ -168,8 +170,7 @@ class EpisodicPart(EpisodicSystem):
         States are searched again if a re-projection changed the slots, and with `memory.on_evicted = "search"` if their
         node was evicted.
 
-        The values are gathered on the host and copied to the device, so this method does not wait for the device. Two
-        cases wait: the embedding of states that must be searched again, and `gate.mode = "recompute"`.
+        Values are gathered and states are searched on the host, so this method does not wait for the device.
 
         Args:
             batch: The sampled batch.
@@ -235,11 +236,10 @@ class EpisodicPart(EpisodicSystem):
         stale = np.flatnonzero(batch.generation != self.memory.generation)
         if not len(stale):
             return batch
-        steps_T = np.arange(slots_BT.shape[1])
-        real = steps_T <= batch.length[stale, None]
-        is_own = real & self.memory.find_unchanged(slots_BT[stale], uids_BT[stale], steps_T, batch.number[stale, None])
-        slots = np.where(is_own, slots_BT[stale], -1)
-        rows, steps = np.nonzero(real & ~is_own)
+        slots, is_missing = self.memory.keep_unchanged(
+            slots_BT[stale], uids_BT[stale], length=batch.length[stale], episode=batch.number[stale]
+        )
+        rows, steps = np.nonzero(is_missing)
         state = batch.steps.read_states(stale[rows], steps)
         slots[rows, steps] = self.memory.find(state, steps, nearest=self._config.incentive.on_miss == "nearest")
         uids = self.memory.uids(slots)
@@ -273,7 +273,7 @@ class EpisodicPart(EpisodicSystem):
             return {}
         self._warn_if_collapsed()
         values = self._fit_embedder()
-        watch = Stopwatch(self._device)
+        watch = Stopwatch(HOST)  # a re-projection ends on the host
         self.memory.reproject()
         values["memory/reproject_ms"] = watch.stop().read_ms()
         self._rewrite_episodes(buffer)

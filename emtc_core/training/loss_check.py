@@ -3,7 +3,8 @@
 On a GPU, the statistics of an update are one tensor, which is copied to the host in the background, so that an update
 does not wait for the device. The trainer reads the copies that have arrived at every update, and waits for all of them
 before a row of metrics and before a checkpoint. So a NaN or infinite loss ends the training at most some updates late.
-The batch of such a loss is saved to a file.
+The batch of such a loss is saved to a file. On a GPU, its steps are read from the replay buffer for this, where a newer
+episode may have replaced one of the batch.
 """
 
 import math

@@ -60,12 +60,11 @@ def test_on_a_cpu_there_is_nothing_to_choose():
 
 
 def test_the_line_names_each_purpose_and_what_is_on_the_gpu():
-    sizes = {"trainer": 6 * 10**8, "replay": 10 * GB, "states": 2 * GB, "batches": 10**7, "nodes": GB}
+    sizes = {"trainer": 6 * 10**8, "replay": 10 * GB, "batches": 10**7, "nodes": GB}
     (line,) = describe_memory(sizes, replay_device="cpu", host_bytes=64 * GB)
     assert line == "memory: up to 11.6 GB (trainer 0.6 GB, replay 10.0 GB, batches 10.0 MB, nodes 1.0 GB)"
     on_host, on_gpu = describe_memory(sizes, replay_device="cuda", host_bytes=64 * GB)
     assert "replay" not in on_host
-    assert "states 2.0 GB" in on_host
     assert "10.0 GB" in on_gpu
     warning = describe_memory(sizes, replay_device="cpu", host_bytes=8 * GB)[-1]
     assert warning.startswith("Warning: the run may need up to 11.6 GB of this machine's 8.0 GB.")
@@ -191,6 +190,4 @@ def test_this_machine_has_memory():
 
 def test_the_form_shows_what_a_run_announces_when_it_starts() -> None:
     config = resolve(map="corridor", steps=2_000_000)
-    assert estimate(None, config).memory_bytes == sum(
-        size for name, size in estimate_map("corridor", **{"train.t_max": 2_000_000}).items() if name != "states"
-    )
+    assert estimate(None, config).memory_bytes == sum(estimate_map("corridor", **{"train.t_max": 2_000_000}).values())
