@@ -85,7 +85,7 @@ class RepeatedStep:
         """Run the step once, and capture it. The caller restores what this run changes.
 
         Returns:
-            Whether it is captured. If not, a line of the log says why, and all repeats have the same results.
+            Whether it is captured. If not, the reason is logged, and all repeats have the same results.
         """
         if self._state is not None and not self._state.has_failed:
             self._warm_up(self._state.stream)

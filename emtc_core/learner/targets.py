@@ -215,7 +215,7 @@ class LearnerStats(Mapping[str, Tensor]):
 
     @property
     def ratios(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """(numerator, denominator) by metric name. Over several updates both are summed before the division.
+        """Numerator and denominator, two scalars, by metric name. Over several updates, their sums are divided.
 
         Source: the metrics registered in `metrics.py`, each with its unit [unit varies].
         """

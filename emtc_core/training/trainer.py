@@ -290,6 +290,7 @@ class Trainer:
         self.checkpoints.save_final(self.env_step, self._get_durable_state())
 
     def _evaluate(self) -> None:
+        self._read_update_stats(wait=True)  # weights after a loss that is not finite must not be evaluated
         try:
             record, values = self._evaluator.evaluate(
                 self._learner, self.env_step, between_steps=self._commands.handle_without_questions

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pytest
 import torch
 from torch.utils._pytree import tree_map
 
@@ -30,6 +31,7 @@ from emtc_core.devices import fetch
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
 from emtc_core.envs.base import EnvInfo
+from emtc_core.errors import NonFiniteLossError
 from emtc_core.learner.captured_update import FIRST_CAPACITY
 from emtc_core.learner.diversity_predictors import DevicePass, PredictorRows, Predictors
 from emtc_core.learner.learner import Learner, ValueLearner, make_learner
@@ -40,7 +42,7 @@ from emtc_core.memory.index.device import BruteIndex
 from emtc_core.memory.memory import EpisodicMemory, NodeSample
 from emtc_core.random_tensors import make_device_generator, rand
 from emtc_core.repeated_step import WARM_UP, RepeatedStep
-from emtc_core.replay_buffer.buffer import ReplayBuffer
+from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.threads import configure_threads
 from tests.core.imitated_gpu import ACTIVITY, GPU, imitate, refusing_waits
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_config, make_episode, make_memory
@@ -578,6 +580,27 @@ def train() -> None:
             steps = longer.env_step
 
 
+def end_at_infinite_loss() -> None:
+    """Train with an infinite reward in the batch of one update: the training ends, and the batch is saved."""
+    with tempfile.TemporaryDirectory() as folder:
+        trainer, _ = make_trainer(short_config(steps=1500), Path(folder), device="cuda")
+        sample = trainer._replay_buffer.sample
+
+        def sample_infinite(n: int, rng: np.random.Generator) -> Batch:
+            batch = sample(n, rng)
+            if trainer._updates == 7:
+                batch.reward[0, 0] = float("inf")
+            return batch
+
+        trainer._replay_buffer.sample = sample_infinite  # type: ignore[method-assign]
+        with pytest.raises(NonFiniteLossError, match=r"\b8\b"):
+            trainer.run()
+        assert 8 <= trainer._updates < 8 + 2 * trainer._config.train.n_envs
+        with np.load(Path(folder, "non-finite-update-000000008.npz"), allow_pickle=False) as arrays:
+            assert np.isinf(arrays["reward"]).sum() == 1
+            assert len(arrays["obs"]) == len(arrays["h_next"]) == 4
+
+
 def check_precision(wanted: Literal["highest", "high"]) -> None:
     """Make a learner on the GPU; every kind of float32 product must have the precision that the run asks for."""
     backends = torch.backends
@@ -617,6 +640,7 @@ def list_cases() -> dict[str, Callable[[], None]]:
     cases["captured updates, infinite values before"] = update_after_infinite_values
     cases["captured updates, a game without a real limit"] = grow_captured_updates
     cases["counted copies"] = count_copies
+    cases["a loss that is not finite"] = end_at_infinite_loss
     for name, sections in CAPTURED.items():
         config = make_config(name.partition(",")[0], **sections)
         cases[f"captured updates, {name}"] = partial(capture_updates, config, [5] * (WARM_UP + 2), replays=2)
