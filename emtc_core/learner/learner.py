@@ -10,6 +10,8 @@ MAPPO is the other learner with the same interface (mappo.py).
 On a CPU, the recurrent layer computes the two parts of a batch in two threads if the run has them (recurrence.py), and
 intrinsic rewards are computed and trained in the second one.
 
+On a CPU, the action values of the target copy are cached until its next change (target_values.py).
+
 On a GPU, an update with a built-in mixing rule and without an intrinsic reward is a CUDA graph (captured_update.py).
 """
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from emtc_core.learner.backbones.value import ValueBackbone
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.networks import make_sequence_batch
-from emtc_core.learner.target_values import TargetValues
+from emtc_core.learner.target_values import TargetValues, can_cache
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from tests.core.learner_cases import BLOCKS, make_config, make_episode
 from tests.core.test_learner import SYSTEMS
@@ -79,6 +80,16 @@ def test_random_quantile_fractions_are_not_cached():
         buffer.add(make_episode(BLOCKS, 5, i))
     make("dmix", values).update(buffer.take(np.arange(4)), None, env_step=0)
     assert not len(values)
+
+
+def test_the_value_system_of_a_plug_in_is_not_cached():
+    class PluginBackbone(ValueBackbone):
+        """Could draw random numbers in `unroll`."""
+
+    target = make("qplex", None).target
+    assert isinstance(target, ValueBackbone)
+    assert can_cache(target)
+    assert not can_cache(PluginBackbone(target.agent, target.mixer))
 
 
 def test_a_saved_state_has_all_values_and_is_not_changed_by_later_updates():
