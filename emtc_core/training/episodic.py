@@ -8,7 +8,7 @@ reads the slots that Algorithm 2 assigned, so an update does no search between t
 
 import logging
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import send
+from emtc_core.devices import fetch_all, send
 from emtc_core.embedder.fit import fit
+from emtc_core.embedder.networks import State
 from emtc_core.embedder.plugin import PluginEmbedder, make_embedder
 from emtc_core.envs.base import EnvInfo
 from emtc_core.gate.gate import gate_transitions, make_gate_law
@@ -31,11 +32,23 @@ from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.episode import Episode
 from emtc_core.stopwatch import Elapsed, Stopwatch
 from emtc_core.training.episode_gate import WrittenEpisode, evaluate_episode_gate
+from emtc_core.training.searched_states import SearchedStates
 
 Slots = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+HOST = torch.device("cpu")
+
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _BatchGate:
+    """Gate of the transitions of a batch [B, T], as computed from the current memory, and as stored."""
+
+    delta_mem: Floats
+    beta: Floats
+    stored_beta: NDArray[np.float32]
 
 
 class EpisodicSystem:
@@ -102,7 +115,7 @@ class EpisodicPart(EpisodicSystem):
     """Memory, embedder and gate of one run."""
 
     def __init__(self, config: RunConfig, info: EnvInfo, *, device: torch.device) -> None:
-        self._config, self._device = config, device
+        self._config = config
         self._gamma = config.train.gamma
         self._embedder = make_embedder(
             config.embed,
@@ -119,6 +132,7 @@ class EpisodicPart(EpisodicSystem):
             device=str(device),
             seed=derive_seed(config.seed, "memory"),
         )
+        self._searched_states = SearchedStates(config.train.replay) if device.type == "cuda" else None
         self._n_episodes = 0  # written so far
         self._has_warned = False
         self._write_times: list[Elapsed] = []  # per episode since the last report
@@ -144,11 +158,12 @@ class EpisodicPart(EpisodicSystem):
         self._beta.append(gate_values.beta)
         incentive_slots = self._resolve_for_incentive(slots, episode.state)
         uids = self.memory.uids(incentive_slots)
+        self._store_states_without_node(episode, number, incentive_slots, uids)
         return WrittenEpisode(slots, incentive_slots, uids, self.memory.generation, gate_values)
 
     def _write(self, episode: Episode, number: int) -> Slots:
         """Write the episode (Algorithm 2); return the slot index [T+1] of each state, -1 if it is not stored."""
-        watch = Stopwatch(self._device)
+        watch = Stopwatch(HOST)
         slots = self.memory.write(
             state=episode.state,
             reward=episode.reward,
@@ -163,6 +178,14 @@ class EpisodicPart(EpisodicSystem):
     def _resolve_for_incentive(self, slots: Slots, state: NDArray[np.float32]) -> Slots:
         return self.memory.resolve(slots, state, nearest=self._config.incentive.on_miss == "nearest")
 
+    def _store_states_without_node(self, episode: Episode, number: int, slots: Slots, uids: Slots) -> None:
+        """Store the states that a recall has to search after the next re-projection, if the learner is on a GPU."""
+        if self._searched_states is None:
+            return
+        length, numbers = np.array([episode.length]), np.array([number])
+        _, is_missing = self.memory.keep_unchanged(slots[None], uids[None], length=length, episode=numbers)
+        self._searched_states.add_episode(number, np.flatnonzero(is_missing[0]), episode.state)
+
     def recall(self, batch: Batch, buffer: ReplayBuffer, *, tau: float) -> tuple[Batch, IncentiveInputs | None]:
         """Read the current H and rho of every successor state.
 
@@ -170,7 +193,7 @@ class EpisodicPart(EpisodicSystem):
         node was evicted.
 
         The values are gathered on the host and copied to the device, so this method does not wait for the device. Two
-        cases wait: the embedding of states that must be searched again, and `gate.mode = "recompute"`.
+        cases wait: the first search of a state whose own node was evicted or moved, and `gate.mode = "recompute"`.
 
         Args:
             batch: The sampled batch.
@@ -186,7 +209,7 @@ class EpisodicPart(EpisodicSystem):
         h_next, rho_next = compute_incentive_inputs(successors, batch.ends, self._config.incentive)
         inputs = make_incentive_inputs(h_next, rho_next, successors.hit, device=batch.reward.device)
         if self._config.uses_gate and self._config.gate.mode == "recompute":
-            beta = self._evaluate_gate(batch, tau=tau)[1]
+            beta = self._evaluate_gate(batch, tau=tau).beta
             batch = replace(batch, beta=send(beta.astype(np.float32), batch.beta.device))
         return batch, inputs
 
@@ -198,37 +221,31 @@ class EpisodicPart(EpisodicSystem):
         if not self._config.uses_gate:
             return {}
         real = np.arange(batch.slots.shape[1] - 1) < batch.length[:, None]
-        error, current_beta = (values[real] for values in self._evaluate_gate(batch, tau=tau))
-        beta = batch.beta.cpu().numpy()[real]
-        values = {"gate/beta_drift": float(np.abs(current_beta - beta).mean())}
+        current = self._evaluate_gate(batch, tau=tau)
+        error, beta = current.delta_mem[real], current.stored_beta[real]
+        values = {"gate/beta_drift": float(np.abs(current.beta[real] - beta).mean())}
         values |= _compute_quantiles("gate/beta_batch", beta)
         return values | _summarize("gate/delta_mem_batch", error[np.isfinite(error)])
 
-    def _evaluate_gate(self, batch: Batch, *, tau: float) -> tuple[Floats, Floats]:
-        """Compute delta_mem and beta [B, T] of a batch from the current memory."""
-        gate = self._config.gate
-        slots_BT = self._find_gate_slots(batch)
-        here = slots_BT[:, :-1]
-        successors = self.memory.successors(here) if gate.successor == "link" else slots_BT[:, 1:]
-        h, h_next = self.memory.peek(here), self.memory.peek(successors)
-        if gate.terminal_value == "zero":
-            h_next = np.where(batch.ends, 0.0, h_next)
-        reward = batch.reward.cpu().numpy()
-        is_empty = self.memory.is_index_empty
-        return gate_transitions(reward, h, h_next, config=gate, gamma=self._gamma, tau=tau, is_empty=is_empty)
-
-    def _find_gate_slots(self, batch: Batch) -> Slots:
-        """Find the nodes [B, T+1] that the gate reads: search all states, or only states without a stored slot."""
+    def _evaluate_gate(self, batch: Batch, *, tau: float) -> "_BatchGate":
+        """Compute delta_mem and beta [B, T] of a batch from the current memory. This waits once for a GPU."""
         gate = self._config.gate
         slots_BT = np.where(self.memory.uids(batch.slots) == batch.uids, batch.slots, -1)
         to_search = np.arange(slots_BT.shape[1]) <= batch.length[:, None]
         if gate.lookup == "written":
             to_search &= (slots_BT < 0) & (gate.on_miss == "nearest")
         rows, steps = np.nonzero(to_search)
+        reward, beta, state = fetch_all([batch.reward, batch.beta, _select_states(batch.state, rows, steps)])
         if len(rows):
-            state = _select_states(batch.state, rows, steps)
             slots_BT[rows, steps] = self.memory.find(state, steps, nearest=gate.on_miss == "nearest")
-        return slots_BT
+        here = slots_BT[:, :-1]
+        successors = self.memory.successors(here) if gate.successor == "link" else slots_BT[:, 1:]
+        h, h_next = self.memory.peek(here), self.memory.peek(successors)
+        if gate.terminal_value == "zero":
+            h_next = np.where(batch.ends, 0.0, h_next)
+        is_empty = self.memory.is_index_empty
+        error, current = gate_transitions(reward, h, h_next, config=gate, gamma=self._gamma, tau=tau, is_empty=is_empty)
+        return _BatchGate(error, current, beta)
 
     def _refresh_slots(self, batch: Batch, buffer: ReplayBuffer) -> Batch:
         """Search the slots of sampled episodes again if the memory was re-projected since they were stored."""
@@ -236,18 +253,23 @@ class EpisodicPart(EpisodicSystem):
         stale = np.flatnonzero(batch.generation != self.memory.generation)
         if not len(stale):
             return batch
-        steps_T = np.arange(slots_BT.shape[1])
-        real = steps_T <= batch.length[stale, None]
-        is_own = real & self.memory.find_unchanged(slots_BT[stale], uids_BT[stale], steps_T, batch.number[stale, None])
-        slots = np.where(is_own, slots_BT[stale], -1)
-        rows, steps = np.nonzero(real & ~is_own)
-        state = _select_states(batch.state, stale[rows], steps)
+        slots, is_missing = self.memory.keep_unchanged(
+            slots_BT[stale], uids_BT[stale], length=batch.length[stale], episode=batch.number[stale]
+        )
+        rows, steps = np.nonzero(is_missing)
+        state = self._select_searched_states(batch, stale[rows], steps)
         slots[rows, steps] = self.memory.find(state, steps, nearest=self._config.incentive.on_miss == "nearest")
         uids = self.memory.uids(slots)
         buffer.set_slots(batch.indices[stale], slots, uids, self.memory.generation)
         slots_BT, uids_BT = slots_BT.copy(), uids_BT.copy()
         slots_BT[stale], uids_BT[stale] = slots, uids
         return replace(batch, slots=slots_BT, uids=uids_BT)
+
+    def _select_searched_states(self, batch: Batch, rows: Slots, steps: Slots) -> State:
+        """Select states [K, S] of a batch, on the host."""
+        if self._searched_states is None:
+            return _select_states(batch.state, rows, steps)
+        return self._searched_states.read(batch, rows, steps)
 
     def _replace_evicted(self, batch: Batch, buffer: ReplayBuffer) -> Batch:
         """Search the states whose node was evicted since its slot was stored, and store the nodes of the search.
@@ -258,7 +280,7 @@ class EpisodicPart(EpisodicSystem):
         rows, steps = np.nonzero(is_evicted)
         if not len(rows):
             return batch
-        state = _select_states(batch.state, rows, steps)
+        state = self._select_searched_states(batch, rows, steps)
         new_slots = self.memory.find(state, steps, nearest=self._config.incentive.on_miss == "nearest")
         hit = new_slots >= 0
         rows, steps, new_slots = rows[hit], steps[hit], new_slots[hit]
@@ -274,7 +296,7 @@ class EpisodicPart(EpisodicSystem):
             return {}
         self._warn_if_collapsed()
         values = self._fit_embedder()
-        watch = Stopwatch(self._device)
+        watch = Stopwatch(HOST)  # a re-projection ends on the host
         self.memory.reproject()
         values["memory/reproject_ms"] = watch.stop().read_ms()
         self._rewrite_episodes(buffer)

@@ -25,9 +25,11 @@ import torch
 from torch.utils._pytree import tree_map
 
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
+from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
+from emtc_core.envs.registry import get_env_info
 from emtc_core.learner.diversity_predictors import DevicePass, PredictorRows, Predictors
 from emtc_core.learner.learner import Learner, ValueLearner, make_learner
 from emtc_core.learner.mappo import MappoLearner
@@ -39,6 +41,7 @@ from emtc_core.random_tensors import make_device_generator, rand
 from emtc_core.repeated_step import WARM_UP, RepeatedStep
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.threads import configure_threads
+from emtc_core.training.searched_states import SearchedStates
 from tests.core.imitated_gpu import ACTIVITY, GPU, imitate, refusing_waits
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_config, make_episode, make_memory
 from tests.core.test_episodic import filled
@@ -296,6 +299,7 @@ def embed(kind: Literal["tcse", "random"]) -> None:
         assert other.device == GPU
         torch.testing.assert_close(other.cpu(), one, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(*(each.embed_float64(state, t) for each in embedders), rtol=1e-12)
+        np.testing.assert_array_equal(embedders[1].embed_to_host(state, t), one.numpy())
 
 
 def refit(kind: Literal["tcse", "dcae"]) -> None:
@@ -312,6 +316,9 @@ def refit(kind: Literal["tcse", "dcae"]) -> None:
         before = embedder.get_state()["encoder"]
         stats = fit(embedder, sample)
         assert stats.updates == 4
+        with refusing_waits():  # the fit has copied the weights to the host
+            on_host = embedder.embed_to_host(sample.state, sample.t)
+        np.testing.assert_allclose(on_host, embedder.embed(sample.state, sample.t).cpu(), rtol=1e-4, atol=1e-5)
         assert np.isfinite(stats.loss)
         assert not torch.equal(embedder.get_state()["encoder"]["out.weight"].cpu(), before["out.weight"].cpu())
         states.append({name: embedder.get_state()[name] for name in ("encoder", "decoder")})
@@ -413,6 +420,51 @@ def recall() -> None:
     compare_weights(vars(inputs), vars(without))
 
 
+def write_without_waits() -> None:
+    """Write and gate an episode and recall a batch after a re-projection: the host must not wait."""
+    part, buffer = filled(device=GPU)
+    info = get_env_info(resolve().env)
+    assert info is not None
+    with refusing_waits():
+        part.write_and_gate(make_episode(info, 9, 0), number=17, tau=1.0)
+        part.memory.take_stats()
+        searched, _ = part.recall(buffer.sample(16, np.random.default_rng(0)), buffer, tau=1.0)
+    assert part.memory.take_stats().queried > 0
+    for row, length in enumerate(searched.length):
+        state = searched.state[row, : length + 1]
+        assert searched.slots[row, : length + 1].tolist() == part.memory.find(state, np.arange(length + 1)).tolist()
+
+
+def read_searched_states() -> None:
+    """Read states that are partly stored; each state is copied from the GPU only once."""
+    buffer = ReplayBuffer(4, BLOCKS, device=GPU)
+    episodes = [make_episode(BLOCKS, 5, i) for i in range(3)]
+    states = SearchedStates(3)
+    for number, episode in enumerate(episodes, start=1):
+        buffer.add(episode, number=number)
+        states.add_episode(number, np.array([1, 4]), episode.state)
+    batch = buffer.take(np.arange(3))
+    rows, steps = np.nonzero(np.ones((3, 6)))
+    wanted = [episode.state.tolist() for episode in episodes]
+    assert states.read(batch, rows, steps).reshape(3, 6, -1).tolist() == wanted
+    with refusing_waits():
+        assert states.read(batch, rows, steps).reshape(3, 6, -1).tolist() == wanted
+    states.add_episode(4, np.array([0]), episodes[0].state)
+    assert sorted(states._by_episode) == [2, 3, 4]
+
+
+def embed_inaccurately() -> None:
+    """Let the GPU embed less accurately than the host: the memory must change to float64."""
+    memory = make_gpu_memory(1000)
+    write_walk(memory, 0)
+    memory.reproject()
+    assert memory._table.x.dtype == np.float32
+    embed = memory.embedder.embed
+    memory.embedder.embed = lambda state, t: embed(state, t) + 1e-3
+    memory.reproject()
+    assert memory._table.x.dtype == np.float64
+
+
 def make_gpu_memory(capacity: int) -> EpisodicMemory:
     """Make a memory of states with 50 numbers."""
     embedder = Embedder(EmbedConfig(), state_dim=50, episode_limit=9, device=GPU, seed=1)
@@ -446,13 +498,13 @@ def send_nodes() -> None:
     for seed in range(40):
         write_walk(memory, seed)
     memory.reproject()
-    row, probes = 4 * 50 + 4, 256
+    row = 4 * 50 + 4
     for seed, seen in ((40, None), (41, 5), (42, None)):  # the table does not grow here
         write_walk(memory, seed, seen=seen)
         ACTIVITY.clear()
         memory.reproject()
         changed = 8 if seen is not None else 9
-        assert sum(ACTIVITY.sent_bytes) == changed * (row + 8) + probes * row, (seed, ACTIVITY.sent_bytes)
+        assert sum(ACTIVITY.sent_bytes) == changed * (row + 8), (seed, ACTIVITY.sent_bytes)
     check_states(memory)
     table = memory._table
     wanted = memory.embedder.embed(table.state[: table.size], table.nodes["t"][: table.size])
@@ -547,6 +599,8 @@ def check_determinism() -> None:
 def list_cases() -> dict[str, Callable[[], None]]:
     """List what runs on the GPU by its name, as something to call."""
     cases: dict[str, Callable[[], None]] = {"determinism": check_determinism, "recall": recall, "training": train}
+    cases |= {"writing": write_without_waits, "searched states": read_searched_states}
+    cases["inaccurate embeddings"] = embed_inaccurately
     cases |= {"changed nodes": send_nodes, "all nodes": keep_states}
     cases |= {"predictors": train_predictors, "repeated step": repeat_step}
     cases |= {
