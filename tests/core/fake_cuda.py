@@ -25,10 +25,12 @@ import torch
 from torch.utils._pytree import tree_map
 
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
+from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
 from emtc_core.envs.base import EnvInfo
+from emtc_core.envs.registry import get_env_info
 from emtc_core.learner.captured_update import FIRST_CAPACITY
 from emtc_core.learner.diversity_predictors import DevicePass, PredictorRows, Predictors
 from emtc_core.learner.learner import Learner, ValueLearner, make_learner
@@ -298,6 +300,7 @@ def embed(kind: Literal["tcse", "random"]) -> None:
         assert other.device == GPU
         torch.testing.assert_close(other.cpu(), one, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(*(each.embed_float64(state, t) for each in embedders), rtol=1e-12)
+        np.testing.assert_array_equal(embedders[1].embed_to_host(state, t), one.numpy())
 
 
 def refit(kind: Literal["tcse", "dcae"]) -> None:
@@ -314,6 +317,9 @@ def refit(kind: Literal["tcse", "dcae"]) -> None:
         before = embedder.get_state()["encoder"]
         stats = fit(embedder, sample)
         assert stats.updates == 4
+        with refusing_waits():  # the fit has copied the weights to the host
+            on_host = embedder.embed_to_host(sample.state, sample.t)
+        np.testing.assert_allclose(on_host, embedder.embed(sample.state, sample.t).cpu(), rtol=1e-4, atol=1e-5)
         assert np.isfinite(stats.loss)
         assert not torch.equal(embedder.get_state()["encoder"]["out.weight"].cpu(), before["out.weight"].cpu())
         states.append({name: embedder.get_state()[name] for name in ("encoder", "decoder")})
@@ -412,6 +418,33 @@ def recall() -> None:
     assert part.memory.take_stats().queried == 0
     assert searched.slots.tolist() == again.slots.tolist()
     compare_weights(vars(inputs), vars(without))
+
+
+def write_without_waits() -> None:
+    """Write and gate an episode and recall a batch after a re-projection: the host must not wait."""
+    part, buffer = filled(device=GPU)
+    info = get_env_info(resolve().env)
+    assert info is not None
+    with refusing_waits():
+        part.write_and_gate(make_episode(info, 9, 0), number=17, tau=1.0)
+        part.memory.take_stats()
+        searched, _ = part.recall(buffer.sample(16, np.random.default_rng(0)), buffer, tau=1.0)
+    assert part.memory.take_stats().queried > 0
+    for row, length in enumerate(searched.length):
+        state = searched.state[row, : length + 1]
+        assert searched.slots[row, : length + 1].tolist() == part.memory.find(state, np.arange(length + 1)).tolist()
+
+
+def embed_inaccurately() -> None:
+    """Let the GPU embed less accurately than the host: the memory must change to float64."""
+    memory = make_gpu_memory(1000)
+    write_walk(memory, 0)
+    memory.reproject()
+    assert memory._table.x.dtype == np.float32
+    embed = memory.embedder.embed
+    memory.embedder.embed = lambda state, t: embed(state, t) + 1e-3
+    memory.reproject()
+    assert memory._table.x.dtype == np.float64
 
 
 def make_gpu_memory(capacity: int) -> EpisodicMemory:
@@ -548,6 +581,8 @@ def check_determinism() -> None:
 def list_cases() -> dict[str, Callable[[], None]]:
     """List what runs on the GPU by its name, as something to call."""
     cases: dict[str, Callable[[], None]] = {"determinism": check_determinism, "recall": recall, "training": train}
+    cases |= {"writing": write_without_waits}
+    cases["inaccurate embeddings"] = embed_inaccurately
     cases |= {"changed nodes": send_nodes, "all nodes": keep_states}
     cases |= {"predictors": train_predictors, "repeated step": repeat_step}
     cases |= {
