@@ -179,6 +179,8 @@ class ValueLearner:
         self._host.mark_stale()
         if self._captured is not None:
             return self._captured.run(batch, recalled)
+        batch = batch.to(self._device)
+        recalled = None if recalled is None else recalled.to(self._device)
         return self._update_as_one(batch, recalled, env_step)
 
     def _update_as_one(self, batch: Batch, recalled: IncentiveInputs | None, env_step: int = 0) -> LearnerStats:

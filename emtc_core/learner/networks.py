@@ -85,7 +85,9 @@ def make_sequence_batch(batch: Batch, *, agent_id: bool) -> SequenceBatch:
         batch: Padded episodes.
         agent_id: Append a one-hot agent id (all backbones except CDS).
     """
-    obs, state, avail, action = (x.transpose(0, 1) for x in (batch.obs, batch.state, batch.avail, batch.action))
+    tensors = batch.steps.tensors
+    obs, avail, action = (x.transpose(0, 1) for x in (tensors.obs, tensors.avail, tensors.action))
+    state = tensors.state.transpose(0, 1).contiguous()  # a view of packed rows, and mixers multiply it by matrices
     return SequenceBatch(
         inputs=agent_inputs(obs, action, n_actions=avail.shape[-1], agent_id=agent_id),
         obs=obs,

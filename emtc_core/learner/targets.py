@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
-from emtc_core.devices import send
 from emtc_core.gate.incentive import incentive
 from emtc_core.metrics import CLOSED_BELOW
+from emtc_core.packing import send_together
 
 UNAVAILABLE_Q = -9_999_999.0
 """Value of an unavailable action in `greedy`, as in PyMARL."""
@@ -31,6 +31,10 @@ class IncentiveInputs:
     rho_next: Tensor  # [B, T] success ratio of s', dimensionless; 0 at a miss, so that r_p is 0
     hit: Tensor  # [B, T] boolean: the memory found a node for s'
 
+    def to(self, device: torch.device) -> "IncentiveInputs":
+        """Return the values on a device."""
+        return IncentiveInputs(**send_together(vars(self), device))
+
 
 @dataclass(frozen=True)
 class Incentive:
@@ -41,23 +45,22 @@ class Incentive:
 
 
 def make_incentive_inputs(
-    h_next: NDArray[np.floating], rho_next: NDArray[np.floating], hit: NDArray[np.bool_], *, device: torch.device
+    h_next: NDArray[np.floating], rho_next: NDArray[np.floating], hit: NDArray[np.bool_]
 ) -> IncentiveInputs:
-    """Make the tensors of `IncentiveInputs` from recalled arrays (Eq. 2).
+    """Make the tensors of `IncentiveInputs` on the host from recalled arrays (Eq. 2).
 
     Args:
         h_next: [B, T], H(s') [return]; any value, also NaN, at a miss.
         rho_next: [B, T], success ratio of s', dimensionless; any value at a miss.
         hit: [B, T] boolean, whether the memory found a node.
-        device: Device of the tensors.
 
     Returns:
         Float32 tensors [B, T] with 0 at every miss.
     """
     return IncentiveInputs(
-        h_next=send(np.where(hit, h_next, 0.0).astype(np.float32), device),
-        rho_next=send(np.where(hit, rho_next, 0.0).astype(np.float32), device),
-        hit=send(hit, device),
+        h_next=torch.from_numpy(np.where(hit, h_next, 0.0).astype(np.float32)),
+        rho_next=torch.from_numpy(np.where(hit, rho_next, 0.0).astype(np.float32)),
+        hit=torch.from_numpy(hit),
     )
 
 

@@ -8,7 +8,7 @@ reads the slots that Algorithm 2 assigned, so an update does no search between t
 
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import fetch_all, send
 from emtc_core.embedder.fit import fit
-from emtc_core.embedder.networks import State
 from emtc_core.embedder.plugin import PluginEmbedder, make_embedder
 from emtc_core.envs.base import EnvInfo
 from emtc_core.gate.gate import gate_transitions, make_gate_law
@@ -32,7 +30,6 @@ from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.episode import Episode
 from emtc_core.stopwatch import Elapsed, Stopwatch
 from emtc_core.training.episode_gate import WrittenEpisode, evaluate_episode_gate
-from emtc_core.training.searched_states import SearchedStates
 
 Slots = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -40,15 +37,6 @@ Floats = NDArray[np.float64]
 HOST = torch.device("cpu")
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _BatchGate:
-    """Gate of the transitions of a batch [B, T], as computed from the current memory, and as stored."""
-
-    delta_mem: Floats
-    beta: Floats
-    stored_beta: NDArray[np.float32]
 
 
 class EpisodicSystem:
@@ -132,7 +120,6 @@ class EpisodicPart(EpisodicSystem):
             device=str(device),
             seed=derive_seed(config.seed, "memory"),
         )
-        self._searched_states = SearchedStates(config.train.replay) if device.type == "cuda" else None
         self._n_episodes = 0  # written so far
         self._has_warned = False
         self._write_times: list[Elapsed] = []  # per episode since the last report
@@ -158,7 +145,6 @@ class EpisodicPart(EpisodicSystem):
         self._beta.append(gate_values.beta)
         incentive_slots = self._resolve_for_incentive(slots, episode.state)
         uids = self.memory.uids(incentive_slots)
-        self._store_states_without_node(episode, number, incentive_slots, uids)
         return WrittenEpisode(slots, incentive_slots, uids, self.memory.generation, gate_values)
 
     def _write(self, episode: Episode, number: int) -> Slots:
@@ -178,22 +164,13 @@ class EpisodicPart(EpisodicSystem):
     def _resolve_for_incentive(self, slots: Slots, state: NDArray[np.float32]) -> Slots:
         return self.memory.resolve(slots, state, nearest=self._config.incentive.on_miss == "nearest")
 
-    def _store_states_without_node(self, episode: Episode, number: int, slots: Slots, uids: Slots) -> None:
-        """Store the states that a recall has to search after the next re-projection, if the learner is on a GPU."""
-        if self._searched_states is None:
-            return
-        length, numbers = np.array([episode.length]), np.array([number])
-        _, is_missing = self.memory.keep_unchanged(slots[None], uids[None], length=length, episode=numbers)
-        self._searched_states.add_episode(number, np.flatnonzero(is_missing[0]), episode.state)
-
     def recall(self, batch: Batch, buffer: ReplayBuffer, *, tau: float) -> tuple[Batch, IncentiveInputs | None]:
         """Read the current H and rho of every successor state.
 
         States are searched again if a re-projection changed the slots, and with `memory.on_evicted = "search"` if their
         node was evicted.
 
-        The values are gathered on the host and copied to the device, so this method does not wait for the device. Two
-        cases wait: the first search of a state whose own node was evicted or moved, and `gate.mode = "recompute"`.
+        Values are gathered and states are searched on the host, so this method does not wait for the device.
 
         Args:
             batch: The sampled batch.
@@ -207,10 +184,10 @@ class EpisodicPart(EpisodicSystem):
         self._n_recalled += int(batch.length.sum())
         self._n_hits += int(successors.hit.sum())  # padding is never a hit
         h_next, rho_next = compute_incentive_inputs(successors, batch.ends, self._config.incentive)
-        inputs = make_incentive_inputs(h_next, rho_next, successors.hit, device=batch.reward.device)
+        inputs = make_incentive_inputs(h_next, rho_next, successors.hit)
         if self._config.uses_gate and self._config.gate.mode == "recompute":
-            beta = self._evaluate_gate(batch, tau=tau).beta
-            batch = replace(batch, beta=send(beta.astype(np.float32), batch.beta.device))
+            beta = self._evaluate_gate(batch, tau=tau)[1]
+            batch = replace(batch, beta=torch.from_numpy(beta.astype(np.float32)))
         return batch, inputs
 
     def measure_gate(self, batch: Batch, *, tau: float) -> dict[str, float]:
@@ -221,31 +198,37 @@ class EpisodicPart(EpisodicSystem):
         if not self._config.uses_gate:
             return {}
         real = np.arange(batch.slots.shape[1] - 1) < batch.length[:, None]
-        current = self._evaluate_gate(batch, tau=tau)
-        error, beta = current.delta_mem[real], current.stored_beta[real]
-        values = {"gate/beta_drift": float(np.abs(current.beta[real] - beta).mean())}
+        error, current_beta = (values[real] for values in self._evaluate_gate(batch, tau=tau))
+        beta = batch.beta.numpy()[real]
+        values = {"gate/beta_drift": float(np.abs(current_beta - beta).mean())}
         values |= _compute_quantiles("gate/beta_batch", beta)
         return values | _summarize("gate/delta_mem_batch", error[np.isfinite(error)])
 
-    def _evaluate_gate(self, batch: Batch, *, tau: float) -> "_BatchGate":
-        """Compute delta_mem and beta [B, T] of a batch from the current memory. This waits once for a GPU."""
+    def _evaluate_gate(self, batch: Batch, *, tau: float) -> tuple[Floats, Floats]:
+        """Compute delta_mem and beta [B, T] of a batch from the current memory."""
+        gate = self._config.gate
+        slots_BT = self._find_gate_slots(batch)
+        here = slots_BT[:, :-1]
+        successors = self.memory.successors(here) if gate.successor == "link" else slots_BT[:, 1:]
+        h, h_next = self.memory.peek(here), self.memory.peek(successors)
+        if gate.terminal_value == "zero":
+            h_next = np.where(batch.ends, 0.0, h_next)
+        reward = batch.reward.numpy()
+        is_empty = self.memory.is_index_empty
+        return gate_transitions(reward, h, h_next, config=gate, gamma=self._gamma, tau=tau, is_empty=is_empty)
+
+    def _find_gate_slots(self, batch: Batch) -> Slots:
+        """Find the nodes [B, T+1] that the gate reads: search all states, or only states without a stored slot."""
         gate = self._config.gate
         slots_BT = np.where(self.memory.uids(batch.slots) == batch.uids, batch.slots, -1)
         to_search = np.arange(slots_BT.shape[1]) <= batch.length[:, None]
         if gate.lookup == "written":
             to_search &= (slots_BT < 0) & (gate.on_miss == "nearest")
         rows, steps = np.nonzero(to_search)
-        reward, beta, state = fetch_all([batch.reward, batch.beta, _select_states(batch.state, rows, steps)])
         if len(rows):
+            state = batch.steps.read_states(rows, steps)
             slots_BT[rows, steps] = self.memory.find(state, steps, nearest=gate.on_miss == "nearest")
-        here = slots_BT[:, :-1]
-        successors = self.memory.successors(here) if gate.successor == "link" else slots_BT[:, 1:]
-        h, h_next = self.memory.peek(here), self.memory.peek(successors)
-        if gate.terminal_value == "zero":
-            h_next = np.where(batch.ends, 0.0, h_next)
-        is_empty = self.memory.is_index_empty
-        error, current = gate_transitions(reward, h, h_next, config=gate, gamma=self._gamma, tau=tau, is_empty=is_empty)
-        return _BatchGate(error, current, beta)
+        return slots_BT
 
     def _refresh_slots(self, batch: Batch, buffer: ReplayBuffer) -> Batch:
         """Search the slots of sampled episodes again if the memory was re-projected since they were stored."""
@@ -257,19 +240,13 @@ class EpisodicPart(EpisodicSystem):
             slots_BT[stale], uids_BT[stale], length=batch.length[stale], episode=batch.number[stale]
         )
         rows, steps = np.nonzero(is_missing)
-        state = self._select_searched_states(batch, stale[rows], steps)
+        state = batch.steps.read_states(stale[rows], steps)
         slots[rows, steps] = self.memory.find(state, steps, nearest=self._config.incentive.on_miss == "nearest")
         uids = self.memory.uids(slots)
         buffer.set_slots(batch.indices[stale], slots, uids, self.memory.generation)
         slots_BT, uids_BT = slots_BT.copy(), uids_BT.copy()
         slots_BT[stale], uids_BT[stale] = slots, uids
         return replace(batch, slots=slots_BT, uids=uids_BT)
-
-    def _select_searched_states(self, batch: Batch, rows: Slots, steps: Slots) -> State:
-        """Select states [K, S] of a batch, on the host."""
-        if self._searched_states is None:
-            return _select_states(batch.state, rows, steps)
-        return self._searched_states.read(batch, rows, steps)
 
     def _replace_evicted(self, batch: Batch, buffer: ReplayBuffer) -> Batch:
         """Search the states whose node was evicted since its slot was stored, and store the nodes of the search.
@@ -280,7 +257,7 @@ class EpisodicPart(EpisodicSystem):
         rows, steps = np.nonzero(is_evicted)
         if not len(rows):
             return batch
-        state = self._select_searched_states(batch, rows, steps)
+        state = batch.steps.read_states(rows, steps)
         new_slots = self.memory.find(state, steps, nearest=self._config.incentive.on_miss == "nearest")
         hit = new_slots >= 0
         rows, steps, new_slots = rows[hit], steps[hit], new_slots[hit]
@@ -471,11 +448,6 @@ def make_episodic_system(config: RunConfig, info: EnvInfo, *, device: torch.devi
         device: Device of the embedder.
     """
     return EpisodicPart(config, info, device=device) if config.uses_memory else EpisodicSystem()
-
-
-def _select_states(state: torch.Tensor, rows: Slots, steps: Slots) -> torch.Tensor:
-    """Select states [K, S] of a batch [B, T+1, S], on the device of the batch."""
-    return state[send(rows, state.device), send(steps, state.device)]
 
 
 def _summarize(name: str, values: NDArray[np.floating]) -> dict[str, float]:

@@ -2,7 +2,8 @@
 
 The trainer passes every loss to `LossCheck`. It checks for NaN and infinity at the next update, before a metrics row
 and before a checkpoint. On a GPU the loss is copied in the background, so that an update does not wait for the device.
-If a loss is not finite, its batch is saved to a file.
+If a loss is not finite, its batch is saved to a file. On a GPU, its steps are read from the replay buffer for this,
+where a newer episode may have replaced one of the batch.
 """
 
 import math
@@ -78,7 +79,9 @@ def _list_arrays(inputs: UpdateInputs) -> dict[str, NDArray[np.generic]]:
     """Return the data of an update as NumPy arrays; the episodes of a rollout are concatenated."""
     if isinstance(inputs, tuple):
         batch, incentive = inputs
-        fields = vars(batch) | ({} if incentive is None else vars(incentive))
+        assert isinstance(batch, Batch), "the other kind of inputs is a list"
+        fields = vars(batch) | vars(batch.steps.tensors) | ({} if incentive is None else vars(incentive))
+        del fields["steps"]
         return {name: x.cpu().numpy() if isinstance(x, Tensor) else np.asarray(x) for name, x in fields.items()}
     names = ("obs", "state", "avail", "action", "reward")
     arrays = {name: np.concatenate([getattr(episode, name) for episode in inputs]) for name in names}

@@ -31,7 +31,7 @@ from emtc_core.gate.temperature import Temperature
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.target_values import TargetValues
 from emtc_core.learner.targets import LearnerStats
-from emtc_core.memory_estimate import count_replay_steps, estimate_memory
+from emtc_core.memory_estimate import count_replay_states_bytes, count_replay_steps, estimate_memory
 from emtc_core.recorder import Recorder
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.collector import Collector, RolloutBuffer, pack_episodes, unpack_episodes
@@ -95,6 +95,8 @@ class Trainer:
         self.replay_device = choose_replay_device(
             train.replay_device, device=device, size_bytes=self.memory_sizes["replay"]
         )
+        if self.replay_device.type == "cuda":
+            self.memory_sizes["replay states"] = count_replay_states_bytes(config, env.info)
         self._episodic = make_episodic_system(config, env.info, device=device)
         self._replay_buffer = ReplayBuffer(
             train.replay,

@@ -29,7 +29,9 @@ from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
+from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import get_env_info
+from emtc_core.learner.captured_update import FIRST_CAPACITY
 from emtc_core.learner.diversity_predictors import DevicePass, PredictorRows, Predictors
 from emtc_core.learner.learner import Learner, ValueLearner, make_learner
 from emtc_core.learner.mappo import MappoLearner
@@ -41,7 +43,6 @@ from emtc_core.random_tensors import make_device_generator, rand
 from emtc_core.repeated_step import WARM_UP, RepeatedStep
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.threads import configure_threads
-from emtc_core.training.searched_states import SearchedStates
 from tests.core.imitated_gpu import ACTIVITY, GPU, imitate, refusing_waits
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_config, make_episode, make_memory
 from tests.core.test_episodic import filled
@@ -85,7 +86,7 @@ def update(learner: Learner, config: RunConfig, *, device: torch.device | str, h
         batch = buffer.sample(len(episodes), np.random.default_rng(0))
         shape = batch.ends.shape
         numbers = np.random.default_rng(1).normal(size=(2, *shape))
-        recalled = make_incentive_inputs(*numbers, np.ones(shape, np.bool_), device=torch.device(device))
+        recalled = make_incentive_inputs(*numbers, np.ones(shape, np.bool_))
         stats = learner.update(batch, recalled if config.uses_memory else None, env_step=0)
         buffer.set_priorities(batch.indices, stats.episode_error)
     return stats
@@ -121,18 +122,21 @@ LONG = replace(BLOCKS, episode_limit=70)
 """Sizes of a game whose batches have three padded lengths: 32, 64 and 70."""
 
 
-def make_updates(learner: Learner, config: RunConfig, lengths: list[int], *, first: int = 0) -> list[dict[str, float]]:
+def make_updates(
+    learner: Learner, config: RunConfig, lengths: list[int], *, first: int = 0, info: EnvInfo = LONG
+) -> list[dict[str, float]]:
     """Make one update for each length, on three episodes of which the longest has this length."""
     assert not isinstance(learner, MappoLearner)
     device, told = learner._device, []
     for number, length in enumerate(lengths, start=first):
-        buffer, rng = ReplayBuffer(3, LONG, device=device), np.random.default_rng(number)
+        buffer = ReplayBuffer(3, info, device=device, max_steps=2 * length + 2)
+        rng = np.random.default_rng(number)
         for i, steps in enumerate((length, 1 + length // 2, 1)):
             ended = "truncated" if i == 0 else "terminated"
-            buffer.add(make_episode(LONG, steps, 3 * number + i, ended=ended), beta=rng.random(steps))
+            buffer.add(make_episode(info, steps, 3 * number + i, ended=ended), beta=rng.random(steps))
         batch = buffer.sample(3, rng)
         shape = batch.ends.shape
-        recalled = make_incentive_inputs(*rng.normal(size=(2, *shape)), rng.random(shape) < 0.8, device=device)
+        recalled = make_incentive_inputs(*rng.normal(size=(2, *shape)), rng.random(shape) < 0.8)
         with refusing_waits():
             stats = learner.update(batch, recalled if config.uses_memory else None, env_step=0)
         assert stats.episode_error is not None
@@ -158,6 +162,62 @@ def capture_updates(config: RunConfig, lengths: list[int], *, replays: int) -> N
         np.testing.assert_allclose([*found.values()], [*wanted.values()], rtol=1e-3, atol=1e-4)
     compare_weights(*gradients)
     compare_weights(*states)
+
+
+def update_after_infinite_values() -> None:
+    """Make an update after one of a longer batch whose values are infinite: nothing of it is left in the padding."""
+    config, results = make_config("emtc-qplex"), []
+    for device in ("cpu", GPU):
+        learner = make_learner(config, LONG, device=device, seed=1)
+        assert isinstance(learner, ValueLearner)
+        make_updates(learner, config, [5] * (WARM_UP + 1))
+        saved = learner.get_state()
+        buffer, episode = ReplayBuffer(3, LONG, device=device), make_episode(LONG, 20, 0)
+        infinite = {name: np.full_like(getattr(episode, name), np.inf) for name in ("obs", "state", "reward")}
+        for _ in range(3):
+            buffer.add(replace(episode, **infinite), beta=np.full(20, np.inf))
+        values = np.full((3, 20), np.inf)
+        recalled = make_incentive_inputs(values, values, np.ones((3, 20), np.bool_))
+        learner.update(buffer.take(np.arange(3)), recalled, env_step=0)
+        learner.set_state(saved)
+        results.append(make_updates(learner, config, [5] * (WARM_UP + 2), first=20))
+    for wanted, found in zip(*results, strict=True):
+        assert np.isfinite([*found.values()]).all()
+        np.testing.assert_allclose([*found.values()], [*wanted.values()], rtol=1e-3, atol=1e-4)
+
+
+def grow_captured_updates() -> None:
+    """Make updates of a game without a real limit: the fixed tensors grow with the batches, and results are equal."""
+    info, config, results = replace(BLOCKS, episode_limit=1_000_000), make_config("qmix"), []
+    for device in ("cpu", GPU):
+        learner = make_learner(config, info, device=device, seed=1)
+        assert isinstance(learner, ValueLearner)
+        short, long = (partial(make_updates, learner, config, lengths, info=info) for lengths in ([5, 40], [600, 5]))
+        results.append(short())
+        if learner._captured is not None:
+            assert learner._captured._inputs is not None
+            assert learner._captured._inputs.capacity == FIRST_CAPACITY
+        results[-1] += long()
+        if learner._captured is not None:
+            assert learner._captured._inputs.capacity == 2 * FIRST_CAPACITY
+    for wanted, found in zip(*results, strict=True):
+        np.testing.assert_allclose([*found.values()], [*wanted.values()], rtol=1e-3, atol=1e-4)
+
+
+def count_copies() -> None:
+    """Copy lists of tensors: a launch for all of them only if types and layouts are equal."""
+    numbers, flags = [torch.zeros(2, 3, device=GPU) for _ in range(3)], [torch.zeros(3, device=GPU) > 0]
+    for targets, sources, launches in (
+        (numbers, [x + 1.0 for x in numbers], 1),
+        (numbers, [x.t().contiguous().t() for x in numbers], 3),
+        ([*numbers, *flags], [*numbers, *flags], 4),
+    ):
+        ACTIVITY.clear()
+        torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
+        assert ACTIVITY.launches.total() == launches
+    ACTIVITY.clear()
+    torch.nn.functional.pad(numbers[0], (0, 1))
+    assert ACTIVITY.launches.total() == 2
 
 
 def restore_captured_updates() -> None:
@@ -410,7 +470,6 @@ def recall() -> None:
     batch = buffer.sample(8, np.random.default_rng(0))
     searched, inputs = part.recall(batch, buffer, tau=1.0)
     assert inputs is not None
-    assert inputs.hit.device == GPU
     part.memory.take_stats()
     with refusing_waits():
         again = buffer.sample(8, np.random.default_rng(0))
@@ -433,24 +492,6 @@ def write_without_waits() -> None:
     for row, length in enumerate(searched.length):
         state = searched.state[row, : length + 1]
         assert searched.slots[row, : length + 1].tolist() == part.memory.find(state, np.arange(length + 1)).tolist()
-
-
-def read_searched_states() -> None:
-    """Read states that are partly stored; each state is copied from the GPU only once."""
-    buffer = ReplayBuffer(4, BLOCKS, device=GPU)
-    episodes = [make_episode(BLOCKS, 5, i) for i in range(3)]
-    states = SearchedStates(3)
-    for number, episode in enumerate(episodes, start=1):
-        buffer.add(episode, number=number)
-        states.add_episode(number, np.array([1, 4]), episode.state)
-    batch = buffer.take(np.arange(3))
-    rows, steps = np.nonzero(np.ones((3, 6)))
-    wanted = [episode.state.tolist() for episode in episodes]
-    assert states.read(batch, rows, steps).reshape(3, 6, -1).tolist() == wanted
-    with refusing_waits():
-        assert states.read(batch, rows, steps).reshape(3, 6, -1).tolist() == wanted
-    states.add_episode(4, np.array([0]), episodes[0].state)
-    assert sorted(states._by_episode) == [2, 3, 4]
 
 
 def embed_inaccurately() -> None:
@@ -599,7 +640,7 @@ def check_determinism() -> None:
 def list_cases() -> dict[str, Callable[[], None]]:
     """List what runs on the GPU by its name, as something to call."""
     cases: dict[str, Callable[[], None]] = {"determinism": check_determinism, "recall": recall, "training": train}
-    cases |= {"writing": write_without_waits, "searched states": read_searched_states}
+    cases |= {"writing": write_without_waits}
     cases["inaccurate embeddings"] = embed_inaccurately
     cases |= {"changed nodes": send_nodes, "all nodes": keep_states}
     cases |= {"predictors": train_predictors, "repeated step": repeat_step}
@@ -610,6 +651,9 @@ def list_cases() -> dict[str, Callable[[], None]]:
     three_lengths = partial(capture_updates, make_config("emtc-qplex"), LENGTHS, replays=6)
     cases |= {"captured updates, three lengths": three_lengths, "captured updates, restored": restore_captured_updates}
     cases["updates that cannot be captured"] = update_without_capture
+    cases["captured updates, infinite values before"] = update_after_infinite_values
+    cases["captured updates, a game without a real limit"] = grow_captured_updates
+    cases["counted copies"] = count_copies
     for name, sections in CAPTURED.items():
         config = make_config(name.partition(",")[0], **sections)
         cases[f"captured updates, {name}"] = partial(capture_updates, config, [5] * (WARM_UP + 2), replays=2)

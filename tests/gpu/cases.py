@@ -119,7 +119,7 @@ def make_updates(
             shape = batch.ends.shape
             h_next, rho_next = rng.random((2, *shape))
             is_found = rng.random(shape) < 0.9
-            recalled = make_incentive_inputs(10 * h_next, rho_next, is_found, device=batch.reward.device)
+            recalled = make_incentive_inputs(10 * h_next, rho_next, is_found)
         stats.append(learner.update(batch, recalled, env_step=0))
     return stats
 
