@@ -157,6 +157,10 @@ class AsyncCopy:
         """Whether `wait` would return at once."""
         return self.arrived is None or self.arrived.query()
 
+    def select(self, start: int) -> "AsyncCopy":
+        """Return the part of the copy from the element `start` on."""
+        return AsyncCopy(self.value[start:], self.arrived)
+
     def wait(self) -> torch.Tensor:
         """Wait for the copy and return the tensor, of any shape [unit varies].
 

@@ -4,11 +4,17 @@ An update has about 290 operations, and the host needs more time to launch them 
 launched as a whole, but it repeats its operations at fixed addresses and with fixed shapes. So a batch is copied to
 fixed tensors, and its length is rounded up to one of few lengths. `RepeatedStep` records the graphs.
 
+The first updates are launched operation by operation. Then the graphs of all lengths are captured, because a capture in
+the middle of a training would take more time. Before its capture, each length is launched once. What this changes is
+restored.
+
 The host sends all values of a batch that it has, and the rows of the steps in the replay buffer, as one block. The GPU
 gathers the steps into the fixed tensors. The padding gets rows of padding and zeros, never values of an earlier batch:
 a sum of an update multiplies the padding by 0, and 0 times infinity is not 0.
 """
 
+import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,7 +23,7 @@ from torch import Tensor, nn
 
 from emtc_core.learner.targets import IncentiveInputs, LearnerStats
 from emtc_core.packing import PackedLayout, make_host_block
-from emtc_core.repeated_step import RepeatedStep
+from emtc_core.repeated_step import WARM_UP, RepeatedStep
 from emtc_core.replay_buffer.buffer import Batch, BatchSteps
 
 LENGTH_STEP = 32
@@ -32,23 +38,35 @@ VALUES = {"reward": torch.float32, "terminated": torch.bool, "filled": torch.boo
 RECALLED_VALUES = {"h_next": torch.float32, "rho_next": torch.float32, "hit": torch.bool}
 """Fields of the recalled values."""
 
+_LOG = logging.getLogger(__name__)
+
 Update = Callable[[Batch, IncentiveInputs | None], LearnerStats]
 
 
 class CapturedUpdates:
     """Runs an update with the same arguments and results, as CUDA graphs."""
 
-    def __init__(self, update: Update, parameters: list[nn.Parameter], *, episode_limit: int) -> None:
+    def __init__(
+        self,
+        update: Update,
+        parameters: list[nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        *,
+        episode_limit: int,
+    ) -> None:
         """Prepare the updates. The first update allocates the fixed tensors.
 
         Args:
             update: The update of the learner; see `repeated_step` for its requirements.
             parameters: The parameters that it trains.
+            optimizer: Their optimizer. An update changes nothing but its state, the parameters and their gradients.
             episode_limit: Maximum length of a batch [env steps].
         """
-        self._update, self._parameters, self._lengths = update, parameters, list_lengths(episode_limit)
+        self._update, self._parameters, self._optimizer = update, parameters, optimizer
+        self._lengths = list_lengths(episode_limit)
         self._inputs: _FixedInputs | None = None
         self._steps: dict[int, _CapturedStep] = {}  # by padded length
+        self._warm_ups_left, self._is_captured = WARM_UP, False
 
     def run(self, batch: Batch, recalled: IncentiveInputs | None) -> LearnerStats:
         """Make one update.
@@ -60,18 +78,41 @@ class CapturedUpdates:
         length = next(x for x in self._lengths if x >= batch.ends.shape[1])
         if self._inputs is None or not self._inputs.can_load(batch, recalled, length):
             self._steps.clear()
+            self._is_captured = False
             capacity = FIRST_CAPACITY if self._inputs is None else 2 * self._inputs.capacity
             self._inputs = _FixedInputs(batch, recalled, min(max(capacity, length), self._lengths[-1]))
+        if self._warm_ups_left:
+            self._warm_ups_left -= 1
+        elif not self._is_captured:
+            self._capture_all(self._inputs, batch, recalled)
         self._inputs.load(batch, recalled, length)
-        if length not in self._steps:
-            inputs = self._inputs.select(batch, length)
-            shared = next(iter(self._steps.values()), None)
-            self._steps[length] = _CapturedStep(self._update, *inputs, self._parameters, shared)
-        return self._steps[length].run()
+        return self._get_step(self._inputs, batch, length).run()
 
     def discard_graphs(self) -> None:
         """Record the graphs again, because tensors of the optimizer's state were replaced."""
         self._steps.clear()
+        self._warm_ups_left, self._is_captured = WARM_UP, False
+
+    def _capture_all(self, inputs: "_FixedInputs", batch: Batch, recalled: IncentiveInputs | None) -> None:
+        """Capture the updates of all lengths that fit the inputs, without a change of parameters and optimizer."""
+        started_s, n_graphs = time.perf_counter(), 0
+        tensors = [parameter.detach() for parameter in self._parameters]
+        tensors += [x for state in self._optimizer.state.values() for x in state.values() if isinstance(x, Tensor)]
+        saved = [x.clone() for x in tensors]
+        for length in (x for x in self._lengths if x <= inputs.capacity):
+            inputs.load(batch, recalled, length)
+            if not self._get_step(inputs, batch, length).capture_now():
+                break
+            n_graphs += 1
+        torch._foreach_copy_(tensors, saved)  # pyright: ignore[reportPrivateImportUsage]
+        self._is_captured = True
+        _LOG.info("Captured %d CUDA graphs of the update in %.1f s.", n_graphs, time.perf_counter() - started_s)
+
+    def _get_step(self, inputs: "_FixedInputs", batch: Batch, length: int) -> "_CapturedStep":
+        if length not in self._steps:
+            shared = next(iter(self._steps.values()), None)
+            self._steps[length] = _CapturedStep(self._update, *inputs.select(batch, length), self._parameters, shared)
+        return self._steps[length]
 
 
 def list_lengths(episode_limit: int) -> list[int]:
@@ -119,15 +160,15 @@ class _FixedInputs:
         return same_fields and self._n_batch == len(batch.length) and length <= self.capacity
 
     def load(self, batch: Batch, recalled: IncentiveInputs | None, length: int) -> None:
-        """Copy a batch, and add padding from its end to `length`."""
-        layout, n_steps = self._make_layout(length), batch.ends.shape[1]
+        """Copy the first `length` transitions of a batch, and add padding from its end to `length`."""
+        layout, n_steps = self._make_layout(length), min(length, batch.ends.shape[1])
         block = make_host_block(layout.size_bytes, self._device)
         values = layout.split(block)
         rows = values["rows"]  # the other rows are 0, a row of padding
-        rows[: n_steps + 1] = torch.from_numpy(batch.steps.rows)
+        rows[: n_steps + 1] = torch.from_numpy(batch.steps.rows[: n_steps + 1])
         values["terminated"].fill_(True)
         for name, source in _list_values(batch, recalled).items():
-            values[name][:n_steps] = source.T
+            values[name][:n_steps] = source.T[:n_steps]
         self._values[: layout.size_bytes].copy_(block, non_blocking=True)
         rows_on_device = layout.split(self._values)["rows"]
         steps = self._steps[: rows.numel()]
@@ -166,23 +207,18 @@ class _CapturedStep:
         self._repeated = RepeatedStep(self._step, batch.reward.device, name="update of the learner", shared=repeated)
 
     def run(self) -> LearnerStats:
-        """Make one update with the present values of the fixed tensors. The next update overwrites the gradients."""
+        """Make one update with the present values of the fixed tensors. The next one overwrites its results."""
         self._repeated.run(1)
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             parameter.grad = gradient  # each graph has its own
-        numbers, n_scalars = self._numbers.clone(), len(self._names) + 2 * len(self._ratio_names)
-        scalars = iter(numbers[:n_scalars].unbind())
-        values = {name: next(scalars) for name in self._names}
-        ratios = {name: (next(scalars), next(scalars)) for name in self._ratio_names}
-        return LearnerStats(values, episode_error=numbers[n_scalars:], ratios=ratios)
+        return self._stats
+
+    def capture_now(self) -> bool:
+        """Make one update and capture it, see `RepeatedStep.capture_now`."""
+        return self._repeated.capture_now()
 
     def _step(self) -> None:
-        """Update, and put all results into one tensor."""
-        stats = self._update(self._batch, self._recalled)
-        assert stats.episode_error is not None, "every update of a value learner has it"
-        scalars = [*stats.values(), *(x for pair in stats.ratios.values() for x in pair)]
-        self._numbers = torch.cat([torch.stack([x.float() for x in scalars]), stats.episode_error.float()])
-        self._names, self._ratio_names = list(stats), list(stats.ratios)
+        self._stats = self._update(self._batch, self._recalled)
         self._gradients = [parameter.grad for parameter in self._parameters]
 
 

@@ -6,7 +6,7 @@ result of an update of any learner.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -190,27 +190,79 @@ def quantile_huber(quantiles: Tensor, fractions: Tensor, target: Tensor) -> Tens
 
 @dataclass(frozen=True)
 class LearnerStats(Mapping[str, Tensor]):
-    """Scalar tensors of one update by registered metric name. They stay on the device until they are read.
+    """Scalars of one update by registered metric name, in one tensor, so that one copy brings them to the host.
+
+    On a GPU, the next update may overwrite the tensor.
 
     Source: the metrics registered in `metrics.py`, each with its unit [unit varies].
     """
 
-    values_by_name: dict[str, Tensor]
-    episode_error: Tensor | None = None
-    """[B] mean squared TD error of each episode [return²], used as priority by prioritized replay."""
-    ratios: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """(numerator, denominator) by metric name. Over several updates both are summed before the division."""
+    numbers: Tensor
+    """[K + 2 R + B] of the loss's type: K scalars, R pairs of numerator and denominator, and `episode_error`."""
+    names: tuple[str, ...]
+    ratio_names: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.values_by_name[name]
+        if name not in self.names:
+            raise KeyError(name)
+        return self.numbers[self.names.index(name)]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.values_by_name)
+        return iter(self.names)
 
     def __len__(self) -> int:
-        return len(self.values_by_name)
+        return len(self.names)
+
+    @property
+    def ratios(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """(numerator, denominator) by metric name. Over several updates both are summed before the division.
+
+        Source: the metrics registered in `metrics.py`, each with its unit [unit varies].
+        """
+        scalars = iter(self.numbers[len(self.names) : self.n_scalars].unbind())
+        return {name: (next(scalars), next(scalars)) for name in self.ratio_names}
+
+    @property
+    def n_scalars(self) -> int:
+        """Number of scalars before `episode_error` in `numbers`."""
+        return len(self.names) + 2 * len(self.ratio_names)
+
+    @property
+    def episode_error(self) -> Tensor:
+        """Mean squared TD error [B] of each episode [return²], used as priority by prioritized replay; empty in MAPPO.
+
+        Source: the prioritized episode replay of lich14/CDS, CDS_GRF.
+        """
+        return self.numbers[self.n_scalars :]
 
     def read(self) -> dict[str, float]:
-        """Copy all values to the CPU in one transfer."""
-        numbers = torch.stack([v.detach().float() for v in self.values()]).tolist()
-        return dict(zip(self, numbers, strict=True))
+        """Read the scalars by metric name. Waits for a GPU, unless `numbers` is on the host."""
+        return dict(zip(self.names, self.numbers[: len(self.names)].tolist(), strict=True))
+
+    def read_ratios(self) -> dict[str, tuple[float, float]]:
+        """Read the numerator and the denominator of each ratio, as `read` does."""
+        scalars = iter(self.numbers[len(self.names) : self.n_scalars].tolist())
+        return {name: (next(scalars), next(scalars)) for name in self.ratio_names}
+
+
+def pack_stats(
+    values: Mapping[str, Tensor],
+    *,
+    ratios: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+    episode_error: Tensor | None = None,
+) -> LearnerStats:
+    """Put the statistics of an update into one tensor.
+
+    Source: implementation detail.
+
+    Args:
+        values: Scalars by metric name, "train/loss" included [unit varies].
+        ratios: Numerator and denominator, two scalars of one unit, by metric name [unit varies].
+        episode_error: [B], see `LearnerStats` [return²]; None for a learner that does not compute it.
+    """
+    ratios = ratios or {}
+    scalars, dtype = [*values.values(), *(x for pair in ratios.values() for x in pair)], values["train/loss"].dtype
+    numbers = torch.stack([x.detach().to(dtype) for x in scalars])
+    if episode_error is not None:
+        numbers = torch.cat([numbers, episode_error.detach().to(dtype)])
+    return LearnerStats(numbers, tuple(values), tuple(ratios))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from emtc_core.arrays import check_shape
+from emtc_core.devices import AsyncCopy
 from emtc_core.envs.base import EnvInfo
 from emtc_core.packing import send_together
 from emtc_core.replay_buffer.priorities import Priorities
@@ -301,7 +302,7 @@ class ReplayBuffer:
         self._slots[rows_TK[real]] = np.stack([slots.T[real], uids.T[real]], axis=1)
         self._generation[indices] = generation
 
-    def set_priorities(self, indices: NDArray[np.integer], priorities: Tensor) -> None:
+    def set_priorities(self, indices: NDArray[np.integer], priorities: AsyncCopy) -> None:
         """Set the sampling priorities of episodes; a new episode has 1.
 
         Source: the prioritized episode replay of lich14/CDS, CDS_GRF.

@@ -28,7 +28,7 @@ from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import QUANTILES, GateStatsRecord, SnapshotRecord
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.episode import Episode
-from emtc_core.stopwatch import Elapsed, Stopwatch
+from emtc_core.stopwatch import Elapsed, Stopwatch, compute_mean_ms
 from emtc_core.training.episode_gate import WrittenEpisode, evaluate_episode_gate
 
 Slots = NDArray[np.int64]
@@ -396,7 +396,7 @@ class EpisodicPart(EpisodicSystem):
         beta, self._beta = self._beta, []
         values: dict[str, float] = {}
         if times:
-            values["memory/write_ms"] = sum(time.read_ms() for time in times) / len(times)
+            values["memory/write_ms"] = compute_mean_ms(times)
         if self._n_recalled:
             values["memory/hit_rate"] = self._n_hits / self._n_recalled
         self._n_recalled = self._n_hits = 0

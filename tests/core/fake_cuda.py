@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_map
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig, list_algos
+from emtc_core.devices import fetch
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
 from emtc_core.envs.base import EnvInfo
@@ -59,8 +60,8 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "emu-cds": {"cds": {"beta": 0.1, "policy_mixture": "histories"}, **CURIOUS},
     "dmix": {"train": {"optimizer": "adam", "double_q": False}},
 }
-LENGTHS = [*[20, 60, 70] * WARM_UP, 20, 60, 70, 9, 33, 65]
-"""Lengths of batches: the last six updates are replays, and the last three batches are shorter than those before."""
+LENGTHS = [*[60] * WARM_UP, 60, 20, 70, 9, 33, 65]
+"""Lengths of batches: the last six updates are replays, of three graphs. The last three batches are shorter."""
 CAPTURED: dict[str, dict[str, Any]] = {
     "vdn": {},
     "qmix": {},
@@ -88,7 +89,7 @@ def update(learner: Learner, config: RunConfig, *, device: torch.device | str, h
         numbers = np.random.default_rng(1).normal(size=(2, *shape))
         recalled = make_incentive_inputs(*numbers, np.ones(shape, np.bool_))
         stats = learner.update(batch, recalled if config.uses_memory else None, env_step=0)
-        buffer.set_priorities(batch.indices, stats.episode_error)
+        buffer.set_priorities(batch.indices, fetch(stats.numbers).select(stats.n_scalars))
     return stats
 
 
@@ -139,7 +140,6 @@ def make_updates(
         recalled = make_incentive_inputs(*rng.normal(size=(2, *shape)), rng.random(shape) < 0.8)
         with refusing_waits():
             stats = learner.update(batch, recalled if config.uses_memory else None, env_step=0)
-        assert stats.episode_error is not None
         numbers = {"error": stats.episode_error, **{n: torch.stack(pair) for n, pair in stats.ratios.items()}}
         lists = {f"{name} {i}": x for name, xs in numbers.items() for i, x in enumerate(xs.tolist())}
         told.append(stats.read() | lists)
@@ -454,12 +454,10 @@ def free_captured_steps() -> None:
     gc.disable()
     fit(embedder, NodeSample(states, t, rng.normal(size=64)))
     make_updates(learner, config, [5] * (WARM_UP + 2))
-    of_refit, (of_updates,) = embedder.device_step, learner._captured._steps.values()
-    references = [weakref.ref(of_refit), weakref.ref(of_updates)]
+    references = [weakref.ref(step) for step in (embedder.device_step, *learner._captured._steps.values())]
     embedder.device_step = None
     learner._captured.discard_graphs()
-    del of_refit, of_updates
-    assert [reference() for reference in references] == [None, None]
+    assert [reference() for reference in references] == [None] * 4
     gc.enable()
 
 

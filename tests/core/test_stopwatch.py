@@ -22,6 +22,9 @@ class Event:
         Event.clock_ms += 1.0
         self.at_ms = Event.clock_ms
 
+    def query(self) -> bool:
+        return self.is_awaited
+
     def synchronize(self) -> None:
         self.is_awaited = True
 
