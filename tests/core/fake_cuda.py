@@ -499,7 +499,7 @@ def embed_inaccurately() -> None:
     memory.reproject()
     assert memory._table.x.dtype == np.float32
     embed = memory.embedder.embed
-    memory.embedder.embed = lambda state, t: embed(state, t) + 1e-3
+    memory.embedder.embed = lambda state, t, *, for_write=False: embed(state, t, for_write=for_write) + 1e-3
     memory.reproject()
     assert memory._table.x.dtype == np.float64
 
