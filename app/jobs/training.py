@@ -5,6 +5,7 @@ It loads torch, so the command line imports it late.
 
 import logging
 import os
+import socket
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, nullcontext, suppress
@@ -58,6 +59,7 @@ def train_run(
     signals: StopSignals | None = None,
     on_progress: Callable[[int], None] = lambda env_step: None,
     announce: Callable[[str], None] = lambda text: None,
+    gpu_share: float = 1.0,
 ) -> RunSummary:
     """Train one created run in this process and record its final status in the database.
 
@@ -69,6 +71,7 @@ def train_run(
         signals: The signal handler, if one is already installed. None: this function installs one.
         on_progress: Called with the env step after each round.
         announce: Called with lines for the user: the planned memory use, and the compilation of kernels.
+        gpu_share: Fraction of the GPU's memory that the run may plan with, if `train.gpu_share` is auto.
 
     Raises:
         EmtcError: If the run failed. The run is marked failed with the same message.
@@ -79,7 +82,7 @@ def train_run(
             token = new_token = make_token()
             retry_transient(database, lambda: claim_to_train(database, run_id, new_token))
         with _record_failures(database, run_id, token, handler), log_compilation(announce):
-            config, device = _mark_started(database, run_id, token)
+            config, device = _mark_started(database, run_id, token, gpu_share)
             summary = _train(
                 *(database, run_id, config, device),
                 resume=resume,
@@ -149,8 +152,8 @@ def _record_failure(database: Database, run_id: str, token: str, exc: BaseExcept
         _log.warning("run %s: its failure could not be recorded: %s", run_id, error)
 
 
-def _mark_started(database: Database, run_id: str, token: str) -> tuple[RunConfig, torch.device]:
-    """Read the configuration, choose threads and device, and mark the run as running."""
+def _mark_started(database: Database, run_id: str, token: str, gpu_share: float) -> tuple[RunConfig, torch.device]:
+    """Read the configuration, choose threads, device and share of the GPU, and mark the run as running."""
     row = retry_transient(database, lambda: find_run(database, run_id))
     config = config_from_stored(row.config)
     stored = None
@@ -159,6 +162,9 @@ def _mark_started(database: Database, run_id: str, token: str) -> tuple[RunConfi
         stored = {**row.config, "train": {**row.config["train"], "threads": threads}}
         config = config_from_stored(stored)
     device = choose_device(config.train.device)
+    if config.train.gpu_share == "auto" or row.host not in (None, socket.gethostname()):
+        train = config.train.model_copy(update={"gpu_share": gpu_share})  # not stored: chosen at each start
+        config = config.model_copy(update={"train": train})
     configure_threads()
     start = partial(start_run, database, run_id, token=token, config=stored)
     retry_transient(database, lambda: start(device=str(device)))
@@ -188,8 +194,8 @@ def _train(
         stoppable = signals.as_control(control, blocked=lambda: recorder.blocked)
         trainer = _make_trainer(config, recorder, stoppable, store, device, on_progress, signals.env_calls)
         retry_transient(database, lambda: record_provenance(database, run_id, config.env, device=device, token=token))
-        replay_device = trainer.replay_device.type
-        for line in describe_memory(trainer.memory_sizes, replay_device=replay_device, host_bytes=memory_bytes()):
+        lines = describe_memory(trainer.memory_sizes, gpu_sizes=trainer.gpu_sizes, host_bytes=memory_bytes())
+        for line in lines:
             announce(line)
         if checkpoint is not None:
             trainer.set_state(checkpoint.state)  # before later rows are superseded, because it may fail

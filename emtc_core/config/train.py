@@ -119,6 +119,9 @@ class TrainConfig(ConfigSection):
     """Device of the learner. auto uses CUDA if it is available."""
     replay_device: Literal["auto", "cuda", "cpu"] = "auto"
     """Device of the replay buffer. auto: the GPU if the buffer needs at most half of its free memory, else host memory, from which batches are copied in the background."""
+    gpu_share: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = "auto"
+    """Fraction of the GPU's memory that a run may plan with. auto: 1 divided by the number of runs that its sweep or worker
+    trains at the same time (--jobs), otherwise 1. A run that resumes on another machine uses auto. No effect on a CPU."""
     threads: Annotated[int, Field(ge=0, le=256)] | Literal["auto"] = 0
     """CPU threads of one update; each computes a part of the batch. 0 means one thread, which is best if several runs
     train at once. auto: the number of idle cores at the start, at most 4, and one in a sweep; the number is stored with

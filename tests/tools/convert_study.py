@@ -61,6 +61,7 @@ ADDED_SETTINGS: Final[dict[str, Any]] = {
     "record.metrics": "",
     "train.deterministic": False,
     "train.eps_schedule": "linear",
+    "train.gpu_share": "auto",
     "train.matmul_precision": "highest",
 }
 """Setting that some runs do not have, because it is newer → the value with which they were trained. A run that lacks
