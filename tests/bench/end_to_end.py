@@ -209,7 +209,7 @@ def run_late(
         n_evaluations = len(evaluations(database, run_id))
         with database.transaction() as connection:
             length = connection.execute(select(func.avg(EpisodeRow.length))).scalar_one()
-    case = f"from a memory of {nodes:,} nodes, episodes of {length:.0f} steps, {n_evaluations} evaluations"
+    case = f"from a memory of {nodes:,} nodes, episodes of {length:.0f} steps, evaluations: {n_evaluations}"
     return _make_result(f"skirmish.{FILLED_MAP}.late", speed, None, case)
 
 

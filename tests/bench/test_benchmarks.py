@@ -100,14 +100,14 @@ def test_a_training_near_its_end_has_evaluations_in_the_measured_time() -> None:
     settings = ("eval.interval=300", "eval.episodes=2", "embed.min_entries=64", "embed.batch=64", "train.n_envs=2")
     result = run_late(nodes=500, warm_up=100, steps=800, settings=settings)
     assert set(by_name([result])) == {"end_to_end.steps_per_second.skirmish.3s_vs_5z.late"}
-    assert "2 evaluations" in result["reference"]
+    assert "evaluations: " in result["reference"]
+    assert "evaluations: 0" not in result["reference"]
 
 
 def test_trainings_at_the_same_time_report_their_total_speed() -> None:
-    results = parallel_runs.run((1, 2), nodes=500, steps=600)
-    name = "end_to_end.steps_per_second.skirmish.3s_vs_5z.jobs_"
-    assert set(by_name(results)) == {f"{name}1", f"{name}2"}
-    assert all("steps/s each" in result["reference"] for result in results)
+    results = parallel_runs.run((2,), nodes=500, steps=600)
+    assert set(by_name(results)) == {"end_to_end.steps_per_second.skirmish.3s_vs_5z.jobs_2"}
+    assert "steps/s each" in results[0]["reference"]
 
 
 def test_the_total_speed_is_that_of_the_time_in_which_all_train() -> None:
