@@ -10,6 +10,8 @@ MAPPO is the other learner with the same interface (mappo.py).
 On a CPU, the recurrent layer computes the two parts of a batch in two threads if the run has them (recurrence.py), and
 intrinsic rewards are computed and trained in the second one.
 
+On a CPU, the action values of the target copy are cached until its next change (target_values.py).
+
 On a GPU, an update with a built-in mixing rule and without an intrinsic reward is a CUDA graph (captured_update.py).
 """
 
@@ -27,7 +29,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.devices import copy_state, set_determinism, set_matmul_precision
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import JointValues, Unrolled
-from emtc_core.learner.backbones.value import MIXERS
+from emtc_core.learner.backbones.value import MIXERS, ValueBackbone
 from emtc_core.learner.captured_update import CapturedUpdates
 from emtc_core.learner.controller import Controller
 from emtc_core.learner.factory import make_backbone, make_intrinsic, make_optimizer, make_target
@@ -35,6 +37,7 @@ from emtc_core.learner.host_network import HostNetwork
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.networks import SequenceBatch, copy_network, make_sequence_batch
 from emtc_core.learner.optimizer_state import get_optimizer_state, set_optimizer_state
+from emtc_core.learner.target_values import TargetValues, can_cache
 from emtc_core.learner.targets import (
     Incentive,
     IncentiveInputs,
@@ -70,6 +73,7 @@ class ValueLearner:
         device: torch.device | str,
         seed: int,
         act_device: torch.device | str = "cpu",
+        target_values: TargetValues | None = None,
     ) -> None:
         """Build the networks from a seed. The state of the global generators does not change.
 
@@ -79,6 +83,7 @@ class ValueLearner:
             device: Device of networks and updates.
             seed: Random seed of the weights and of the learner's generator.
             act_device: Device that computes actions: the host, or that of the learner.
+            target_values: Cache of the target network's values on a CPU; None computes them at every update.
         """
         self._config, self._device = config, torch.device(device)
         self._uses_incentive = config.uses_incentive
@@ -100,6 +105,8 @@ class ValueLearner:
         self._info, self._host = info, HostNetwork(self.online)
         acting = self.online if torch.device(act_device).type == self._device.type else self._host.network
         self._controller = Controller(acting, info)
+        self._target_values = target_values
+        self._caches_target = target_values is not None and self._device.type == "cpu" and can_cache(self.target)
         self._last_copy = 0
 
     # ---- acting ----
@@ -186,7 +193,7 @@ class ValueLearner:
             wait()
         rewards = [start_task(partial(reward.reward, seq, online, env_step=env_step)) for reward in self._intrinsic]
         taken = self.online.evaluate_taken(online, seq)
-        next_values = self._evaluate_next(online, seq)
+        next_values = self._evaluate_next(online, seq, batch.indices)
         incentive = self._compute_incentive(seq, next_values, recalled)
         intrinsic = torch.stack([wait() for wait in rewards]).sum(0) if rewards else None
         # Safe in the second thread: the rest of the update does not use the generator and does not change their inputs.
@@ -221,6 +228,8 @@ class ValueLearner:
             return False
         self._last_copy = episodes_total
         self.target.load_state_dict(self.online.state_dict())
+        if self._target_values is not None:
+            self._target_values.clear()
         for reward in self._intrinsic:
             reward.copy_target()
         return True
@@ -254,9 +263,19 @@ class ValueLearner:
     # ---- parts of an update ----
 
     @torch.no_grad()
-    def _evaluate_next(self, online: Unrolled, seq: SequenceBatch) -> JointValues:
-        """Evaluate the next step with the target copy, at the greedy action of the online copy (double Q-learning)."""
-        target = self.target.unroll(seq, self._generator)
+    def _evaluate_next(self, online: Unrolled, seq: SequenceBatch, indices: NDArray[np.int64]) -> JointValues:
+        """Evaluate the next step with the target copy, at the greedy action of the online copy (double Q-learning).
+
+        Args:
+            online: Forward pass of the online copy.
+            seq: The batch.
+            indices: [B], indices of its episodes in the replay buffer.
+        """
+        if self._target_values is not None and self._caches_target:
+            assert isinstance(self.target, ValueBackbone), "checked by can_cache"
+            target = self._target_values.unroll(self.target, seq, indices)
+        else:
+            target = self.target.unroll(seq, self._generator)
         selector = online if self._config.train.double_q else target
         return self.target.bootstrap(target, selector.greedy[1:], seq)
 
@@ -348,6 +367,7 @@ def make_learner(
     device: torch.device | str,
     seed: int,
     act_device: torch.device | str = "cpu",
+    target_values: TargetValues | None = None,
 ) -> Learner:
     """Make the learner of the configured algorithm: a `MappoLearner` (`on_policy` is True) or a `ValueLearner`.
 
@@ -359,10 +379,11 @@ def make_learner(
         device: Device of networks and updates.
         seed: Random seed of the weights and of the learner's generator.
         act_device: Device that computes actions: the host, or that of the learner.
+        target_values: Cache of the target network's values, see `ValueLearner`.
     """
     if torch.device(device).type == "cuda":
         set_matmul_precision(config.train.matmul_precision)
         set_determinism(config.train.deterministic)
     if config.backbone == "mappo":
         return MappoLearner(config, info, device=device, seed=seed, act_device=act_device)
-    return ValueLearner(config, info, device=device, seed=seed, act_device=act_device)
+    return ValueLearner(config, info, device=device, seed=seed, act_device=act_device, target_values=target_values)

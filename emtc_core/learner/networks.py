@@ -5,7 +5,7 @@ Tensors are time-major: [T, B, N, ...].
 
 import copy
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -63,6 +63,19 @@ class SequenceBatch:
         if self.real_transitions is None or self.n_steps is None:
             return None
         return torch.from_numpy((np.arange(len(self.obs))[:, None] < self.n_steps).ravel().nonzero()[0])
+
+    def select(self, is_selected: NDArray[np.bool_]) -> "SequenceBatch":
+        """Return the batch with all other episodes as padding.
+
+        Source: implementation detail.
+
+        Args:
+            is_selected: [B] boolean.
+        """
+        assert self.n_steps is not None, "known for stored episodes"
+        n_steps = np.where(is_selected, self.n_steps, 0)
+        mask = self.mask * torch.from_numpy(is_selected)
+        return replace(self, n_steps=n_steps, mask=mask, n_real=int(n_steps.sum() - is_selected.sum()))
 
 
 def make_sequence_batch(batch: Batch, *, agent_id: bool) -> SequenceBatch:

@@ -29,8 +29,14 @@ from emtc_core.devices import AsyncCopy, choose_act_device, choose_replay_device
 from emtc_core.envs.base import VectorEnv
 from emtc_core.gate.temperature import Temperature
 from emtc_core.learner.learner import ValueLearner, make_learner
+from emtc_core.learner.target_values import TargetValues
 from emtc_core.learner.targets import LearnerStats
-from emtc_core.memory_estimate import count_replay_states_bytes, count_replay_steps, estimate_memory
+from emtc_core.memory_estimate import (
+    count_replay_states_bytes,
+    count_replay_steps,
+    estimate_gpu_memory,
+    estimate_memory,
+)
 from emtc_core.recorder import Recorder
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.collector import Collector, RolloutBuffer, pack_episodes, unpack_episodes
@@ -81,15 +87,27 @@ class Trainer:
         self.checkpoints = checkpoints
         self._on_progress = on_progress
         train = config.train
-        act_device = choose_act_device(train.act_device, device=device, n_rows=train.n_envs * env.info.n_agents)
-        seed = derive_seed(config.seed, "learner")
-        self._learner = make_learner(config, env.info, device=device, seed=seed, act_device=act_device)
+        self._target_values = TargetValues()
+        self._learner = make_learner(
+            config,
+            env.info,
+            device=device,
+            seed=derive_seed(config.seed, "learner"),
+            act_device=choose_act_device(train.act_device, device=device, n_rows=train.n_envs * env.info.n_agents),
+            target_values=self._target_values,
+        )
         self.memory_sizes = estimate_memory(config, env.info)
+        self.gpu_sizes = estimate_gpu_memory(config, env.info) if device.type == "cuda" else {}
         self.replay_device = choose_replay_device(
-            train.replay_device, device=device, size_bytes=self.memory_sizes["replay"]
+            train.replay_device,
+            device=device,
+            size_bytes=self.memory_sizes["replay"],
+            other_bytes=sum(self.gpu_sizes.values()),
+            gpu_share=train.gpu_share,
         )
         if self.replay_device.type == "cuda":
             self.memory_sizes["replay states"] = count_replay_states_bytes(config, env.info)
+            self.gpu_sizes["replay"] = self.memory_sizes["replay"]
         self._episodic = make_episodic_system(config, env.info, device=device)
         self._replay_buffer = ReplayBuffer(
             train.replay,
@@ -119,6 +137,7 @@ class Trainer:
             "episodic": self._episodic,
             "temperature": self._temperature,
             "replay_buffer": self._replay_buffer,
+            "target_values": self._target_values,
             "rollout": self._rollout,
             "best": self._best,
             "metrics_window": self._window,
@@ -202,7 +221,7 @@ class Trainer:
         if self._learner.on_policy:
             self._rollout.add(episode)
         else:
-            self._replay_buffer.add(
+            index = self._replay_buffer.add(
                 episode,
                 slots=stored.incentive_slots,
                 uids=stored.uids,
@@ -210,6 +229,7 @@ class Trainer:
                 beta=gate.beta if gate is not None and uses_gate else None,
                 number=self._episode,
             )
+            self._target_values.discard(index)
         self._recorder.record_episode(stored.make_record(episode, self._episode, first, tau=tau, uses_gate=uses_gate))
         self._window.add_episode(episode, is_success=self._is_success(episode.episode_return))
         self._window.add(self._hooks.on_episode(episode, self.env_step))

@@ -26,12 +26,14 @@ import torch
 from torch.utils._pytree import tree_map
 
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
+from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.devices import fetch
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
 from emtc_core.envs.base import EnvInfo
 from emtc_core.errors import NonFiniteLossError
+from emtc_core.envs.registry import get_env_info
 from emtc_core.learner.captured_update import FIRST_CAPACITY
 from emtc_core.learner.diversity_predictors import DevicePass, PredictorRows, Predictors
 from emtc_core.learner.learner import Learner, ValueLearner, make_learner
@@ -359,6 +361,7 @@ def embed(kind: Literal["tcse", "random"]) -> None:
         assert other.device == GPU
         torch.testing.assert_close(other.cpu(), one, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(*(each.embed_float64(state, t) for each in embedders), rtol=1e-12)
+        np.testing.assert_array_equal(embedders[1].embed_to_host(state, t), one.numpy())
 
 
 def refit(kind: Literal["tcse", "dcae"]) -> None:
@@ -375,6 +378,9 @@ def refit(kind: Literal["tcse", "dcae"]) -> None:
         before = embedder.get_state()["encoder"]
         stats = fit(embedder, sample)
         assert stats.updates == 4
+        with refusing_waits():  # the fit has copied the weights to the host
+            on_host = embedder.embed_to_host(sample.state, sample.t)
+        np.testing.assert_allclose(on_host, embedder.embed(sample.state, sample.t).cpu(), rtol=1e-4, atol=1e-5)
         assert np.isfinite(stats.loss)
         assert not torch.equal(embedder.get_state()["encoder"]["out.weight"].cpu(), before["out.weight"].cpu())
         states.append({name: embedder.get_state()[name] for name in ("encoder", "decoder")})
@@ -471,6 +477,33 @@ def recall() -> None:
     assert part.memory.take_stats().queried == 0
     assert searched.slots.tolist() == again.slots.tolist()
     compare_weights(vars(inputs), vars(without))
+
+
+def write_without_waits() -> None:
+    """Write and gate an episode and recall a batch after a re-projection: the host must not wait."""
+    part, buffer = filled(device=GPU)
+    info = get_env_info(resolve().env)
+    assert info is not None
+    with refusing_waits():
+        part.write_and_gate(make_episode(info, 9, 0), number=17, tau=1.0)
+        part.memory.take_stats()
+        searched, _ = part.recall(buffer.sample(16, np.random.default_rng(0)), buffer, tau=1.0)
+    assert part.memory.take_stats().queried > 0
+    for row, length in enumerate(searched.length):
+        state = searched.state[row, : length + 1]
+        assert searched.slots[row, : length + 1].tolist() == part.memory.find(state, np.arange(length + 1)).tolist()
+
+
+def embed_inaccurately() -> None:
+    """Let the GPU embed less accurately than the host: the memory must change to float64."""
+    memory = make_gpu_memory(1000)
+    write_walk(memory, 0)
+    memory.reproject()
+    assert memory._table.x.dtype == np.float32
+    embed = memory.embedder.embed
+    memory.embedder.embed = lambda state, t, *, for_write=False: embed(state, t, for_write=for_write) + 1e-3
+    memory.reproject()
+    assert memory._table.x.dtype == np.float64
 
 
 def make_gpu_memory(capacity: int) -> EpisodicMemory:
@@ -601,6 +634,23 @@ def end_at_infinite_loss() -> None:
             assert len(arrays["obs"]) == len(arrays["h_next"]) == 4
 
 
+def share_gpu() -> None:
+    """Make trainers of eight runs that share a GPU. Each plans with an eighth of its memory."""
+    cuda: Any = torch.cuda
+    free_memory = cuda.mem_get_info
+    try:
+        for total, share, expected in ((80, 1 / 8, "cuda"), (4, 1 / 8, "cpu"), (4, 1, "cuda")):
+            cuda.mem_get_info = lambda device=None, size=total * 10**9: (size, size)
+            config = short_config(f"train.gpu_share={share}")
+            with tempfile.TemporaryDirectory() as folder:
+                trainers = [make_trainer(config, Path(folder), device="cuda")[0] for _ in range(8)]
+            assert {trainer.replay_device.type for trainer in trainers} == {expected}
+            assert {"replay" in trainer.gpu_sizes for trainer in trainers} == {expected == "cuda"}
+            assert all(trainer.gpu_sizes["update"] > 0 for trainer in trainers)
+    finally:
+        cuda.mem_get_info = free_memory
+
+
 def check_precision(wanted: Literal["highest", "high"]) -> None:
     """Make a learner on the GPU; every kind of float32 product must have the precision that the run asks for."""
     backends = torch.backends
@@ -628,6 +678,9 @@ def check_determinism() -> None:
 def list_cases() -> dict[str, Callable[[], None]]:
     """List what runs on the GPU by its name, as something to call."""
     cases: dict[str, Callable[[], None]] = {"determinism": check_determinism, "recall": recall, "training": train}
+    cases |= {"writing": write_without_waits}
+    cases["inaccurate embeddings"] = embed_inaccurately
+    cases["eight runs on one GPU"] = share_gpu
     cases |= {"changed nodes": send_nodes, "all nodes": keep_states}
     cases |= {"predictors": train_predictors, "repeated step": repeat_step}
     cases |= {

@@ -62,6 +62,16 @@ class ValueBackbone(Backbone):
         best, action = greedy(q, seq.avail)
         return Unrolled(hidden=hidden, q=q, best=best, greedy=action)
 
+    def evaluate_actions(self, seq: SequenceBatch) -> Tensor:
+        """Run the agents over whole sequences and return only their action values.
+
+        Source: the agent network.
+
+        Returns:
+            [T+1, B, N, A] [return].
+        """
+        return self._values(self.agent.unroll(seq.inputs, seq.n_steps), seq)
+
     def evaluate_taken(self, unrolled: Unrolled, seq: SequenceBatch) -> JointValues:
         """Mix the values of the actions that were taken."""
         q_taken = unrolled.q[:-1].gather(-1, seq.action.unsqueeze(-1)).squeeze(-1)
