@@ -99,7 +99,8 @@ class CapturedUpdates:
         tensors = [parameter.detach() for parameter in self._parameters]
         tensors += [x for state in self._optimizer.state.values() for x in state.values() if isinstance(x, Tensor)]
         saved = [x.clone() for x in tensors]
-        for length in (x for x in self._lengths if x <= inputs.capacity):
+        fitting = [x for x in self._lengths if x <= inputs.capacity]
+        for length in reversed(fitting):  # the longest first, because its memory is enough for the others
             inputs.load(batch, recalled, length)
             if not self._get_step(inputs, batch, length).capture_now():
                 break

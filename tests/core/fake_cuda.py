@@ -32,8 +32,8 @@ from emtc_core.devices import fetch
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
 from emtc_core.envs.base import EnvInfo
-from emtc_core.errors import NonFiniteLossError
 from emtc_core.envs.registry import get_env_info
+from emtc_core.errors import NonFiniteLossError
 from emtc_core.learner.captured_update import FIRST_CAPACITY
 from emtc_core.learner.diversity_predictors import DevicePass, PredictorRows, Predictors
 from emtc_core.learner.learner import Learner, ValueLearner, make_learner
