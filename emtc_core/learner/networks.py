@@ -250,8 +250,45 @@ class GroupedLinear(nn.Module):
         return y_GRO.transpose(0, 1).reshape(*lead, *self.bias.shape)
 
 
+class ColumnLinear(nn.Linear):
+    """A linear layer on columns: [I, R] to [O, R].
+
+    With R last in memory, later operations over short dimensions (agents, heads) are vectorized over R.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply the layer to every column.
+
+        Source: `torch.nn.Linear`.
+
+        Args:
+            input: [I, R], dimensionless.
+
+        Returns:
+            [O, R], dimensionless.
+        """
+        return torch.addmm(self.bias.unsqueeze(1), self.weight, input)
+
+
+class ColumnGroupedLinear(GroupedLinear):
+    """G independent linear layers on columns, layer g for [I, R] of group g."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply layer g to the columns of group g.
+
+        Source: G layers `torch.nn.Linear`.
+
+        Args:
+            x: [G, I, R], dimensionless.
+
+        Returns:
+            [G, O, R], dimensionless.
+        """
+        return torch.baddbmm(self.bias.unsqueeze(2), self.weight.mT, x)
+
+
 class StackedLinear(nn.Module):
-    """G independent linear layers with the same input: [R, I] to [G, R, O], with PyTorch's default initialization."""
+    """G independent linear layers with the same columns as input, with PyTorch's default initialization."""
 
     def __init__(self, groups: int, n_in: int, n_out: int) -> None:
         super().__init__()
@@ -260,17 +297,19 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(groups, 1, n_out).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply all layers to all rows.
+        """Apply all layers to all columns, as one layer.
 
         Source: G layers `torch.nn.Linear`.
 
         Args:
-            x: [R, I], dimensionless.
+            x: [I, R], dimensionless.
 
         Returns:
-            [G, R, O], dimensionless.
+            [G, O, R], dimensionless.
         """
-        return torch.baddbmm(self.bias, x.expand(len(self.weight), -1, -1), self.weight)
+        groups, n_in, n_out = self.weight.shape
+        weight = self.weight.mT.reshape(groups * n_out, n_in)
+        return torch.addmm(self.bias.view(-1, 1), weight, x).view(groups, n_out, -1)
 
 
 def copy_network(network: _Network) -> _Network:
@@ -282,9 +321,14 @@ def copy_network(network: _Network) -> _Network:
     return copied
 
 
-def mlp(*widths: int) -> nn.Sequential:
-    """Make linear layers of these widths with ReLU between them."""
+def mlp(*widths: int, layer: type[nn.Linear] = nn.Linear) -> nn.Sequential:
+    """Make linear layers of these widths with ReLU between them.
+
+    Args:
+        *widths: Width of the input, of each hidden layer and of the output [units].
+        layer: Class of the layers: `nn.Linear` for rows or `ColumnLinear` for columns.
+    """
     layers: list[nn.Module] = []
     for n_in, n_out in itertools.pairwise(widths):
-        layers += [nn.Linear(n_in, n_out), nn.ReLU()]
+        layers += [layer(n_in, n_out), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
