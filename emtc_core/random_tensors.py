@@ -55,8 +55,3 @@ def make_device_generator(generator: torch.Generator, device: torch.device) -> t
         return generator
     seed = int(torch.randint(2**62, (), generator=generator))
     return torch.Generator(device).manual_seed(seed)
-
-
-def make_thread_generator(generator: torch.Generator) -> torch.Generator:
-    """Make a generator for one thread, seeded by a shared generator."""
-    return torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))

@@ -150,17 +150,13 @@ def _record_failure(database: Database, run_id: str, token: str, exc: BaseExcept
 
 
 def _mark_started(database: Database, run_id: str, token: str) -> tuple[RunConfig, torch.device]:
-    """Read the configuration, choose threads and device, and mark the run as running."""
+    """Read the configuration, choose device and threads, and mark the run as running."""
     row = retry_transient(database, lambda: find_run(database, run_id))
     config = config_from_stored(row.config)
-    stored = None
-    if config.train.threads == "auto":  # stored once, so that sums keep their order after a resume
-        threads = choose_threads("auto", may_use_all=row.sweep_id is None, n_other_threads=config.uses_intrinsic_reward)
-        stored = {**row.config, "train": {**row.config["train"], "threads": threads}}
-        config = config_from_stored(stored)
     device = choose_device(config.train.device)
-    configure_threads()
-    start = partial(start_run, database, run_id, token=token, config=stored)
+    is_on_cpu = device.type == "cpu"
+    configure_threads(choose_threads(config.train.threads, is_alone=row.sweep_id is None) if is_on_cpu else 1)
+    start = partial(start_run, database, run_id, token=token)
     retry_transient(database, lambda: start(device=str(device)))
     return config, device
 

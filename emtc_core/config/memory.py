@@ -83,8 +83,6 @@ class EmbedConfig(ConfigSection):
     """Maximum global gradient norm."""
     interval: Annotated[int, Field(ge=1, le=LARGEST)] = 1000
     """t_emb: env steps between two refits [env steps]. B9."""
-    overlap: Literal["off", "on"] = "off"
-    """off: training waits for a refit (Algorithm 1). on: a copy of the embedder is trained on a second core while training continues. Its weights are used from the next refit step on, so the memory is embedded with weights from one interval earlier. Not in the paper; B9."""
     samples: Annotated[int, Field(ge=1, le=LARGEST)] = 102_400
     """N: maximum number of nodes sampled per refit, used in one pass [nodes]."""
     batch: Annotated[int, Field(ge=2, le=LARGEST)] = 1024
@@ -126,13 +124,6 @@ class EmbedConfig(ConfigSection):
     @classmethod
     def _complete_plugin(cls, values: Any) -> Any:
         return complete_settings("embed.", values, "type")
-
-    @model_validator(mode="after")
-    def _check_overlap(self) -> "EmbedConfig":
-        if self.overlap == "on" and self.type not in ("tcse", "dcae", "random"):
-            rule = "must be off if embed.type is a plug-in; on needs embed.type = tcse, dcae or random"
-            raise SettingError(Fault("embed.overlap", self.overlap, rule, related=("embed.type",)))
-        return self
 
 
 class GateConfig(ConfigSection):

@@ -119,10 +119,8 @@ class TrainConfig(ConfigSection):
     """Device of the learner. auto uses CUDA if it is available."""
     replay_device: Literal["auto", "cuda", "cpu"] = "auto"
     """Device of the replay buffer. auto: the GPU if the buffer needs at most half of its free memory, else host memory, from which batches are copied in the background."""
-    threads: Annotated[int, Field(ge=0, le=256)] | Literal["auto"] = 0
-    """CPU threads of one update; each computes a part of the batch. 0 means one thread, which is best if several runs
-    train at once. auto: the number of idle cores at the start, at most 4, and one in a sweep; the number is stored with
-    the run. Another number of threads changes the order of sums, so the curve can differ as with another seed."""
+    threads: Annotated[int, Field(ge=0, le=16)] = 0
+    """CPU threads of a run; the results do not depend on it. 0: two if a core is idle at the start, and one in a sweep."""
     matmul_precision: Literal["highest", "high"] = "highest"
     """Precision of float32 matrix products and of cuDNN's GRU on a GPU. highest: float32; actor and learner differ only
     by rounding. high: TF32 with 10 bits of mantissa; their action

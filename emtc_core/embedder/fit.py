@@ -18,6 +18,7 @@ steps; medians of 60 steps, and of five trainings side by side):
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -33,6 +34,7 @@ from emtc_core.embedder.linear_stack import LinearStack, group_layers, share_lay
 from emtc_core.embedder.networks import Embedder, State
 from emtc_core.errors import NonFiniteLossError
 from emtc_core.stopwatch import Stopwatch
+from emtc_core.threads import start_task
 
 
 class Sample(Protocol):
@@ -123,10 +125,20 @@ def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
 
 
 def _fit_on_cpu(embedder: Embedder, state_MS: Tensor, time_M1: Tensor, h_M: Tensor, *, batch: int) -> Tensor:
-    """Take one step per mini-batch; return the mean loss terms [5] float64."""
+    """Take one step per mini-batch; return the mean loss terms [5] float64.
+
+    The second thread of the run makes the random views of a mini-batch during the step on the one before.
+    """
     step = GradientStep(embedder, batch)
-    rows = [slice(i, i + batch) for i in range(0, len(h_M) - batch + 1, batch)]
-    return torch.stack([step.take(state_MS[r], time_M1[r], h_M[r]) for r in rows]).double().mean(dim=0)
+    states = [state_MS[i : i + batch] for i in range(0, len(h_M) - batch + 1, batch)]
+    terms, wait = [], start_task(partial(step.make_views, states[0]))
+    for i, state_BS in enumerate(states):
+        views = wait()
+        if i + 1 < len(states):
+            wait = start_task(partial(step.make_views, states[i + 1]))
+        rows = slice(i * batch, (i + 1) * batch)
+        terms.append(step.take(state_BS, views, time_M1[rows], h_M[rows]))
+    return torch.stack(terms).double().mean(dim=0)
 
 
 class GradientStep:
@@ -146,12 +158,26 @@ class GradientStep:
         per_row = 1.0 if config.reduction == "sum" else 1.0 / rows
         self._weight = torch.tensor([config.lambda_rcon] * embedder.state_dim + [1.0]) * 2 * per_row
 
+    def make_views(self, state_BS: Tensor) -> list[Tensor]:
+        """Make the random views of a mini-batch for InfoNCE.
+
+        Source: Algorithm 1.
+
+        Args:
+            state_BS: [B, S] [state features].
+
+        Returns:
+            Tensors [B, S] [state features]: one or two, or none without InfoNCE.
+        """
+        return [augment(state_BS, self._embedder.config, self._embedder.generator) for _ in range(self._views - 1)]
+
     @torch.no_grad()
-    def take(self, state_BS: Tensor, time_B1: Tensor, h_B: Tensor) -> Tensor:
+    def take(self, state_BS: Tensor, views: list[Tensor], time_B1: Tensor, h_B: Tensor) -> Tensor:
         """Take one gradient step on the total loss (Eq. 4).
 
         Args:
             state_BS: [B, S] [state features].
+            views: Result of `make_views`.
             time_B1: [B, 1], time steps divided by the episode limit, dimensionless.
             h_B: [B], returns divided by the embedder's return unit, dimensionless.
 
@@ -159,18 +185,19 @@ class GradientStep:
             [5] float64 [loss]: total, return, state and InfoNCE loss, and the InfoNCE accuracy. All but the total are
             means over rows, also with `reduction = "sum"`. Only the raw view is decoded.
         """
-        terms_5 = self.compute_gradient(state_BS, time_B1, h_B)
+        terms_5 = self.compute_gradient(state_BS, views, time_B1, h_B)
         max_norm = self._embedder.config.grad_clip
         self._gradient *= (max_norm / (self._gradient.norm() + 1e-6)).clamp(max=1.0)
         self._embedder.optimizer.step()
         return terms_5
 
     @torch.no_grad()
-    def compute_gradient(self, state_BS: Tensor, time_B1: Tensor, h_B: Tensor) -> Tensor:
+    def compute_gradient(self, state_BS: Tensor, views: list[Tensor], time_B1: Tensor, h_B: Tensor) -> Tensor:
         """Set the gradient of the total loss in the parameters (Eq. 4).
 
         Args:
             state_BS: [B, S] [state features].
+            views: Result of `make_views`.
             time_B1: [B, 1], time steps divided by the episode limit, dimensionless.
             h_B: [B], returns divided by the embedder's return unit, dimensionless.
 
@@ -180,15 +207,17 @@ class GradientStep:
         config = self._embedder.config
         self._input[0, :, :-1] = state_BS
         self._input[:, :, -1:] = time_B1
-        for view in self._input[1:]:
-            view[:, :-1] = augment(state_BS, config, self._embedder.generator)
+        for rows, view in zip(self._input[1:], views, strict=True):
+            rows[:, :-1] = view
         self._target[:, :-1] = state_BS
         self._target[:, -1] = h_B
         self._code[:, -1:] = time_B1
         x_VBX = self._encoder.forward(self._input.flatten(0, 1)).unflatten(0, (self._views, self._rows))
-        return_loss, state_loss = self._reconstruct(x_VBX[0])
         d_x_VBX = self._encoder.d_output.unflatten(0, (self._views, self._rows))
+        wait_for_decoder = start_task(partial(self._reconstruct, x_VBX[0]))
         info_nce, accuracy = self._contrast(x_VBX, d_x_VBX)
+        return_loss, state_loss = wait_for_decoder()
+        d_x_VBX[0] += self._d_code[:, :-1]
         self._encoder.backward()
         factor = self._rows if config.reduction == "sum" else 1
         total = factor * (return_loss + config.lambda_rcon * state_loss)
@@ -212,13 +241,12 @@ class GradientStep:
     def _contrast(self, x_VBX: Tensor, d_x_VBX: Tensor) -> tuple[float, float]:
         """Compute InfoNCE (B4); return its loss [nats] and accuracy.
 
-        `d_x_VBX` is overwritten with the gradient of the total loss with respect to `x_VBX`: the decoder's gradient for
-        the raw view plus that of InfoNCE.
+        `d_x_VBX` is overwritten with the gradient of InfoNCE, times its weight, with respect to `x_VBX`.
         """
         config = self._embedder.config
-        from_decoder = self._d_code[:, :-1]
+        if self._views != 2:  # InfoNCE does not contain the raw view
+            d_x_VBX[0] = 0.0
         if self._views == 1:
-            d_x_VBX[0] = from_decoder
             return math.nan, math.nan
         loss, accuracy = info_nce_gradient(
             x_VBX[-2].numpy(),
@@ -229,8 +257,4 @@ class GradientStep:
             d_candidate=d_x_VBX[-1].numpy(),
         )
         d_x_VBX[-2:] *= config.lambda_cl
-        if self._views == 2:
-            d_x_VBX[0] += from_decoder
-        else:
-            d_x_VBX[0] = from_decoder
         return loss, accuracy

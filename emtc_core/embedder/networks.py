@@ -223,13 +223,6 @@ class Embedder:
             inputs = widened[-1][0].shape[1]
         return widened
 
-    def copy(self) -> "Embedder":
-        """Make an independent copy with the same state; it gives the same results from here on."""
-        sizes = {"state_dim": self.state_dim, "episode_limit": self.episode_limit}
-        other = Embedder(self.config, **sizes, device=self.device, seed=0)
-        other.set_state(self.get_state())
-        return other
-
     def get_state(self) -> dict[str, Any]:
         """Return a copy of everything that affects future results, as tensors, primitives and dictionaries."""
         if not self.is_trainable:

@@ -19,8 +19,8 @@ from emtc_core.config.train import TrainConfig
 from emtc_core.learner.backbones.base import Unrolled
 from emtc_core.learner.networks import SequenceBatch, SharedAgent, copy_network
 from emtc_core.learner.targets import greedy, masked_mean
-from emtc_core.learner.workers import WorkerPool
 from emtc_core.replay_buffer.buffer import StateDict
+from emtc_core.threads import run_together
 
 VALUE_FACTOR = 10.0
 """Factor of the soft copy's values in the prediction target."""
@@ -58,8 +58,6 @@ class _Pass:
 class Curiosity:
     """The intrinsic reward of EMC."""
 
-    is_episode_wise = False
-
     def __init__(
         self,
         config: CuriosityConfig,
@@ -76,20 +74,13 @@ class Curiosity:
         self._value_optimizer = torch.optim.RMSprop(self._online.parameters(), lr=train.lr, alpha=0.99, eps=1e-5)
         self._predictor_optimizer = torch.optim.Adam(self._predictor.parameters(), lr=train.lr)
         self._pass: _Pass | None = None
-        self._workers = WorkerPool(1)
-
-    def set_worker_pool(self, workers: WorkerPool) -> None:
-        """Run each network on a separate thread of the pool."""
-        self._workers = workers
 
     def prepare(self, seq: SequenceBatch) -> None:
         """Run all four networks over the batch; `reward` and `train` use the result."""
         # The soft copy and the target need no gradient.
         without_gradient = [torch.no_grad()(agent.unroll) for agent in (self._soft, self._target)]
         unrolls = [*without_gradient, self._predictor.unroll, self._online.unroll]
-        soft, target, predictor, online = self._workers.run(
-            [partial(unroll, seq.inputs, seq.n_steps) for unroll in unrolls]
-        )
+        soft, target, predictor, online = run_together([partial(unroll, seq.inputs, seq.n_steps) for unroll in unrolls])
         with torch.no_grad():
             prediction_target = VALUE_FACTOR * self._soft.values(soft)[1:]
         prediction = self._predictor.values(predictor[1:])
@@ -125,7 +116,7 @@ class Curiosity:
         self._value_optimizer.zero_grad(set_to_none=True)
         self._predictor_optimizer.zero_grad(set_to_none=True)
         distance, value = masked_mean(self._pass.distance, seq.mask), self._value_loss(seq, self._pass)
-        self._workers.run([distance.backward, value.backward])  # the two losses share no weights
+        run_together([distance.backward, value.backward])  # the two losses share no weights
         self._pass = None
         for network, optimizer in ((self._predictor, self._predictor_optimizer), (self._online, self._value_optimizer)):
             nn.utils.clip_grad_norm_(network.parameters(), self._train.grad_clip)

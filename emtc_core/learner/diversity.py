@@ -19,7 +19,6 @@ from emtc_core.learner.backbones.base import Unrolled
 from emtc_core.learner.diversity_predictors import CHUNK, DevicePass, PredictorRows, Predictors
 from emtc_core.learner.networks import DiverseAgent, SequenceBatch
 from emtc_core.learner.optimizer_state import get_optimizer_state, set_optimizer_state
-from emtc_core.learner.workers import WorkerPool
 from emtc_core.random_tensors import permutation
 from emtc_core.replay_buffer.buffer import StateDict
 
@@ -33,8 +32,6 @@ ANNEAL_FROM = 1_000_000
 class Diversity:
     """The intrinsic reward of CDS."""
 
-    is_episode_wise = True
-
     def __init__(
         self, config: CdsConfig, info: EnvInfo, agent: DiverseAgent, *, hidden: int, device: torch.device
     ) -> None:
@@ -47,11 +44,6 @@ class Diversity:
         self._optimizer = torch.optim.Adam(self._online.parameters(), lr=lr, fused=True, capturable=on_gpu)
         self._pass: DevicePass | None = None
         self._episodes = self._last_training = 0
-        self._workers = WorkerPool(1)
-
-    def set_worker_pool(self, workers: WorkerPool) -> None:
-        """Run each predictor on a separate thread of the pool."""
-        self._workers = workers
 
     def prepare(self, seq: SequenceBatch) -> None:
         """Do nothing: the reward needs the hidden states of the learner's forward pass."""
@@ -151,7 +143,7 @@ class Diversity:
         orders = (permutation(n_rows, generator=generator, device=device) for _ in range(epochs))
         if device.type == "cpu":
             chunks = (chunk for order in orders for chunk in order.split(CHUNK))
-            self._online.fit(rows, chunks, self._optimizer, self._workers)
+            self._online.fit(rows, chunks, self._optimizer)
             return
         device_pass = self._get_pass(rows, most_rows=seq.mask.shape[1] * self._info.episode_limit * self._info.n_agents)
         for order in orders:

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emtc_core.learner.recurrence import FASTMATH_FLAGS, ZERO, limit_blas_to_one_thread
-from emtc_core.learner.workers import WorkerPool
 from emtc_core.repeated_step import RepeatedStep
+from emtc_core.threads import run_together
 
 WIDTH = 128
 """Units of a hidden layer of the predictors."""
@@ -96,9 +96,7 @@ class Predictors(nn.Module):
         error_p, error_q = (torch.cat(x) for x in zip(*pairs, strict=True))
         return error_p, error_q
 
-    def fit(
-        self, rows: PredictorRows, chunks: Iterator[Tensor], optimizer: torch.optim.Optimizer, workers: WorkerPool
-    ) -> None:
+    def fit(self, rows: PredictorRows, chunks: Iterator[Tensor], optimizer: torch.optim.Optimizer) -> None:
         """Take one gradient step on both mean squared errors per chunk.
 
         Source: lich14/CDS.
@@ -107,15 +105,12 @@ class Predictors(nn.Module):
             rows: Samples.
             chunks: Row indices of each step, shape [chunk size].
             optimizer: Optimizer of both predictors. The gradient of each predictor is clipped separately.
-            workers: Threads; the two predictors run in parallel.
         """
         networks = self.networks()
         gradients = [allocate_gradient(parameters) for parameters in networks]
         is_compiled = rows.z_id.device.type == "cpu" and rows.z_id.dtype == torch.float32
         compute_gradients = (
-            self._make_compiled_gradients(rows, networks, workers)
-            if is_compiled
-            else partial(self._compute_gradients, rows)
+            self._make_compiled_gradients(rows, networks) if is_compiled else partial(self._compute_gradients, rows)
         )
         for chunk in chunks:
             compute_gradients(chunk)
@@ -152,7 +147,7 @@ class Predictors(nn.Module):
             (loss_p + loss_q).backward()
 
     def _make_compiled_gradients(
-        self, rows: PredictorRows, networks: list[list[nn.Parameter]], workers: WorkerPool
+        self, rows: PredictorRows, networks: list[list[nn.Parameter]]
     ) -> Callable[[Tensor], object]:
         """Make a function that does the same as `_compute_gradients`, with one compiled call per predictor."""
         limit_blas_to_one_thread()
@@ -161,7 +156,7 @@ class Predictors(nn.Module):
             [*(w.detach().numpy() for w in weights), *(w.grad.numpy() for w in weights if w.grad is not None)]
             for weights in networks
         ]
-        return lambda chunk: workers.run(
+        return lambda chunk: run_together(
             [partial(_fill_gradient, z_id, obs_next, chunk.numpy(), *network) for network in arrays]
         )
 

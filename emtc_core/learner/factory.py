@@ -18,7 +18,6 @@ from emtc_core.learner.backbones.value import make_value_backbone
 from emtc_core.learner.curiosity import Curiosity
 from emtc_core.learner.diversity import Diversity
 from emtc_core.learner.networks import DiverseAgent, SequenceBatch, copy_network
-from emtc_core.learner.workers import WorkerPool
 from emtc_core.plugins import find_plugin
 from emtc_core.replay_buffer.buffer import StateDict
 
@@ -28,13 +27,6 @@ BACKBONES: BackboneTable = {name: make for m in _MODULES for name, make in getat
 
 class IntrinsicReward(Protocol):
     """Curiosity (EMC) or diversity (CDS)."""
-
-    is_episode_wise: bool
-    """Whether the reward of an episode needs no other episode, so that parts of a batch can be computed in parallel."""
-
-    def set_worker_pool(self, workers: WorkerPool) -> None:
-        """Set the threads for the computation."""
-        ...
 
     def prepare(self, seq: SequenceBatch) -> None:
         """Compute everything that does not need the learner's forward pass. Call this before `reward`."""

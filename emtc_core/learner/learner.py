@@ -7,15 +7,15 @@
 Inputs are batches from the replay buffer and values recalled from the memory. The recorder gets the `LearnerStats`.
 MAPPO is the other learner with the same interface (mappo.py).
 
-With `threads` > 1 on a CPU, the episodes of a batch are split between the threads of a `WorkerPool` (batch_parts.py).
-Each thread computes the forward pass and the gradient of its part. The gradients are summed in the order of the parts.
+On a CPU, the recurrent layer computes the two parts of a batch in two threads if the run has them (recurrence.py), and
+intrinsic rewards are computed and trained in the second one.
 
 On a GPU, an update with a built-in mixing rule and without an intrinsic reward is a CUDA graph (captured_update.py).
 """
 
 import contextlib
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -28,10 +28,9 @@ from emtc_core.devices import copy_state, send, set_determinism, set_matmul_prec
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import JointValues, Unrolled
 from emtc_core.learner.backbones.value import MIXERS
-from emtc_core.learner.batch_parts import BatchPart, ForwardPass, join, join_unrolled, split
 from emtc_core.learner.captured_update import CapturedUpdates
 from emtc_core.learner.controller import Controller
-from emtc_core.learner.factory import IntrinsicReward, make_backbone, make_intrinsic, make_optimizer, make_target
+from emtc_core.learner.factory import make_backbone, make_intrinsic, make_optimizer, make_target
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.networks import SequenceBatch, agent_inputs, make_sequence_batch
 from emtc_core.learner.optimizer_state import get_optimizer_state, set_optimizer_state
@@ -44,9 +43,8 @@ from emtc_core.learner.targets import (
     gate_ratios,
     masked_mean,
 )
-from emtc_core.learner.workers import Background, WorkerPool
-from emtc_core.random_tensors import make_thread_generator
 from emtc_core.replay_buffer.buffer import Batch
+from emtc_core.threads import start_task
 
 
 @dataclass(frozen=True)
@@ -62,9 +60,7 @@ class ValueLearner:
 
     on_policy: Literal[False] = False
 
-    def __init__(
-        self, config: RunConfig, info: EnvInfo, *, device: torch.device | str, seed: int, threads: int = 1
-    ) -> None:
+    def __init__(self, config: RunConfig, info: EnvInfo, *, device: torch.device | str, seed: int) -> None:
         """Build the networks from a seed. The state of the global generators does not change.
 
         Args:
@@ -72,7 +68,6 @@ class ValueLearner:
             info: Sizes of the environment.
             device: Device of networks and updates.
             seed: Random seed of the weights and of the learner's generator.
-            threads: Number of CPU threads for an update; 1 on a GPU.
         """
         self._config, self._device = config, torch.device(device)
         self._uses_incentive = config.uses_incentive
@@ -91,10 +86,6 @@ class ValueLearner:
             if is_captured
             else None
         )
-        self._background = Background(self._device)
-        self._workers = WorkerPool(threads if self._device.type == "cpu" else 1)
-        for reward in self._intrinsic:
-            reward.set_worker_pool(self._workers)
         self._controller = Controller(self.online, info, agent_id=self._agent_id, device=self._device)
         self._last_copy = 0
 
@@ -164,25 +155,23 @@ class ValueLearner:
         """
         if self._captured is not None:
             return self._captured.run(batch, recalled)
-        if 1 < self._workers.threads <= len(batch.length):
-            return self._update_in_parts(batch, recalled, env_step)
         return self._update_as_one(batch, recalled, env_step)
 
     def _update_as_one(self, batch: Batch, recalled: IncentiveInputs | None, env_step: int = 0) -> LearnerStats:
         """Update on the whole batch. Only intrinsic rewards, which no CUDA graph contains, read `env_step`."""
         seq = make_sequence_batch(batch, agent_id=self._agent_id)
-        preparations = [self._background.submit(reward.prepare, seq) for reward in self._intrinsic]
+        preparations = [start_task(partial(reward.prepare, seq)) for reward in self._intrinsic]
         online = self.online.unroll(seq, self._generator)
-        rewards = [self._background.submit(reward.reward, seq, online, env_step=env_step) for reward in self._intrinsic]
+        for wait in preparations:
+            wait()
+        rewards = [start_task(partial(reward.reward, seq, online, env_step=env_step)) for reward in self._intrinsic]
         taken = self.online.evaluate_taken(online, seq)
         next_values = self._evaluate_next(online, seq)
         incentive = self._compute_incentive(seq, next_values, recalled)
-        for wait in preparations:
-            wait()
         intrinsic = torch.stack([wait() for wait in rewards]).sum(0) if rewards else None
-        # Safe in the background: the rest of the update does not use the generator and does not change their inputs.
+        # Safe in the second thread: the rest of the update does not use the generator and does not change their inputs.
         trainings = [
-            self._background.submit(reward.train, seq, online, env_step=env_step, generator=self._generator)
+            start_task(partial(reward.train, seq, online, env_step=env_step, generator=self._generator))
             for reward in self._intrinsic
         ]
         total_reward = seq.reward + (0.0 if incentive is None else incentive.gated)
@@ -196,43 +185,6 @@ class ValueLearner:
         if intrinsic is not None:
             losses.values["train/intrinsic_reward"] = masked_mean(intrinsic, seq.mask)
         return self._make_stats(seq.mask, seq.beta, taken.q_tot.detach(), losses, incentive, recalled)
-
-    def _update_in_parts(self, batch: Batch, recalled: IncentiveInputs | None, env_step: int) -> LearnerStats:
-        """Do the same as `_update_as_one`, with one thread for each part of the batch."""
-        run, parts = self._workers.run, split(batch, recalled, self._workers.threads)
-        seq = make_sequence_batch(batch, agent_id=self._agent_id) if self._intrinsic else None
-        preparations = [self._background.submit(reward.prepare, seq) for reward in self._intrinsic if seq is not None]
-        generators = [make_thread_generator(self._generator) for _ in parts]
-        passes = run([partial(self._forward, *arguments) for arguments in zip(parts, generators, strict=True)])
-        for wait in preparations:
-            wait()
-        whole = None if seq is None else join_unrolled(parts, [forward.online for forward in passes])
-        rewards = [
-            self._compute_intrinsic_reward(reward, parts, passes, seq, whole, env_step) for reward in self._intrinsic
-        ]
-        intrinsic = torch.stack(rewards).sum(0) if rewards else None
-        trainings = [
-            self._background.submit(reward.train, seq, whole, env_step=env_step, generator=self._generator)
-            for reward in self._intrinsic
-            if seq is not None and whole is not None
-        ]
-        count = batch.filled.sum().to(batch.reward.dtype)
-        results = run(
-            [partial(self._backward, *arguments, intrinsic, count) for arguments in zip(parts, passes, strict=True)]
-        )
-        losses = _join_losses(parts, [losses for losses, _ in results])
-        # The gradients are summed in the order of the parts, so the bits do not depend on the scheduling of threads.
-        for parameter, gradients in zip(self._parameters, zip(*(g for _, g in results), strict=True), strict=True):
-            present = [gradient for gradient in gradients if gradient is not None]
-            parameter.grad = reduce(torch.add, present) if present else None
-        losses.values["train/grad_norm"] = self._clip_and_step()
-        for wait in trainings:
-            wait()
-        mask, beta = (x.transpose(0, 1) for x in (batch.filled.to(batch.reward.dtype), batch.beta))
-        if intrinsic is not None:
-            losses.values["train/intrinsic_reward"] = masked_mean(intrinsic, mask)
-        q_tot = join(parts, [forward.taken.q_tot.detach() for forward in passes])
-        return self._make_stats(mask, beta, q_tot, losses, _join_incentives(parts, passes), recalled)
 
     def on_episodes(self, episodes_total: int) -> bool:
         """Copy the online networks to the target networks every `train.target_interval` episodes.
@@ -280,46 +232,10 @@ class ValueLearner:
 
     # ---- parts of an update ----
 
-    def _forward(self, part: BatchPart, generator: torch.Generator) -> ForwardPass:
-        """Run the online and the target copy over the episodes of a part."""
-        seq = make_sequence_batch(part.batch, agent_id=self._agent_id)
-        online = self.online.unroll(seq, generator)
-        taken, next_values = self.online.evaluate_taken(online, seq), self._evaluate_next(online, seq, generator)
-        return ForwardPass(seq, online, taken, next_values, self._compute_incentive(seq, next_values, part.recalled))
-
-    def _compute_intrinsic_reward(
-        self,
-        intrinsic: IntrinsicReward,
-        parts: list[BatchPart],
-        passes: list[ForwardPass],
-        seq: SequenceBatch | None,
-        whole: Unrolled | None,
-        env_step: int,
-    ) -> Tensor:
-        """Compute an intrinsic reward [T, B], in parallel for the parts where the reward allows it."""
-        if intrinsic.is_episode_wise:
-            tasks = [partial(intrinsic.reward, forward.seq, forward.online, env_step=env_step) for forward in passes]
-            return join(parts, self._workers.run(tasks))
-        assert seq is not None, "set if there are intrinsic rewards"
-        assert whole is not None, "set if there are intrinsic rewards"
-        return intrinsic.reward(seq, whole, env_step=env_step)
-
-    def _backward(
-        self, part: BatchPart, forward: ForwardPass, intrinsic: Tensor | None, count: Tensor
-    ) -> tuple[Losses, list[Tensor | None]]:
-        """Compute the contribution of a part to the losses and to the gradient of every parameter."""
-        seq = forward.seq
-        total_reward = seq.reward + (0.0 if forward.incentive is None else forward.incentive.gated)
-        total_reward = total_reward + (0.0 if intrinsic is None else intrinsic[:, torch.from_numpy(part.rows)])
-        losses = self._compute_losses(seq, forward.taken, forward.next_values, part.recalled, total_reward, count)
-        return losses, list(torch.autograd.grad(losses.values["train/loss"], self._parameters, allow_unused=True))
-
     @torch.no_grad()
-    def _evaluate_next(
-        self, online: Unrolled, seq: SequenceBatch, generator: torch.Generator | None = None
-    ) -> JointValues:
+    def _evaluate_next(self, online: Unrolled, seq: SequenceBatch) -> JointValues:
         """Evaluate the next step with the target copy, at the greedy action of the online copy (double Q-learning)."""
-        target = self.target.unroll(seq, generator or self._generator)
+        target = self.target.unroll(seq, self._generator)
         selector = online if self._config.train.double_q else target
         return self.target.bootstrap(target, selector.greedy[1:], seq)
 
@@ -330,7 +246,6 @@ class ValueLearner:
         next_values: JointValues,
         recalled: IncentiveInputs | None,
         total_reward: Tensor,
-        count: Tensor | None = None,
     ) -> Losses:
         """Compute the loss: TD loss, regularizer of the backbone and episodic loss of EMC.
 
@@ -340,20 +255,19 @@ class ValueLearner:
             next_values: Target values of the next step.
             recalled: Values recalled from the memory, for the episodic loss.
             total_reward: [T, B] reward plus intrinsic reward plus gated incentive.
-            count: Divisor of the means, see `masked_mean`.
         """
         gamma, ec = self._config.train.gamma, self._config.ec
         td = self.online.td_loss(taken, total_reward, gamma * (1.0 - seq.terminated), next_values)
-        values = {"train/td_loss": masked_mean(td.loss, seq.mask, count)}
+        values = {"train/td_loss": masked_mean(td.loss, seq.mask)}
         loss = values["train/td_loss"]
         if taken.regularizer is not None:
-            values["train/regularizer"] = masked_mean(taken.regularizer, seq.mask, count)
+            values["train/regularizer"] = masked_mean(taken.regularizer, seq.mask)
             loss = loss + values["train/regularizer"]
         if ec.enabled and recalled is not None:
             error = episodic_control_error(
                 taken.q_tot, recalled, reward=seq.reward, terminated=seq.terminated, gamma=gamma
             )
-            values["train/episodic_loss"] = masked_mean(error.square(), seq.mask, count)
+            values["train/episodic_loss"] = masked_mean(error.square(), seq.mask)
             loss = loss + ec.weight * values["train/episodic_loss"]
         return Losses(values=values | {"train/loss": loss}, error=td.error.detach() * seq.mask)
 
@@ -414,25 +328,10 @@ class ValueLearner:
         return SequenceBatch(inputs, obs_1BNO, state_1BS, avail_1BNA, action, empty, empty, empty, empty, 0)
 
 
-def _join_losses(parts: list[BatchPart], losses: list[Losses]) -> Losses:
-    names = losses[0].values
-    values = {name: torch.stack([term.values[name].detach() for term in losses]).sum(0) for name in names}
-    return Losses(values, join(parts, [term.error for term in losses]))
-
-
-def _join_incentives(parts: list[BatchPart], passes: list[ForwardPass]) -> Incentive | None:
-    incentives = [forward.incentive for forward in passes if forward.incentive is not None]
-    if not incentives:
-        return None
-    return Incentive(join(parts, [i.r_p for i in incentives]), join(parts, [i.gated for i in incentives]))
-
-
 Learner = ValueLearner | MappoLearner
 
 
-def make_learner(
-    config: RunConfig, info: EnvInfo, *, device: torch.device | str, seed: int, threads: int = 1
-) -> Learner:
+def make_learner(config: RunConfig, info: EnvInfo, *, device: torch.device | str, seed: int) -> Learner:
     """Make the learner of the configured algorithm: a `MappoLearner` (`on_policy` is True) or a `ValueLearner`.
 
     On a GPU this sets matmul precision and determinism for the whole process.
@@ -442,11 +341,10 @@ def make_learner(
         info: Sizes of the environment.
         device: Device of networks and updates.
         seed: Random seed of the weights and of the learner's generator.
-        threads: Number of CPU threads for an update; MAPPO always uses one.
     """
     if torch.device(device).type == "cuda":
         set_matmul_precision(config.train.matmul_precision)
         set_determinism(config.train.deterministic)
     if config.backbone == "mappo":
         return MappoLearner(config, info, device=device, seed=seed)
-    return ValueLearner(config, info, device=device, seed=seed, threads=threads)
+    return ValueLearner(config, info, device=device, seed=seed)

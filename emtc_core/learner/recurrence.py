@@ -5,21 +5,21 @@
     n    = tanh(x W_n + r * u),   u = h U_n + b                 h' = n + z (h - n)
 
 The equations are those of nn.GRU. On the CPU, PyTorch runs a dozen small operations for each step, and each of them
-needs the interpreter lock. Here one compiled call without the lock computes all steps, so several threads can compute
-parts of a batch in parallel. A single thread is faster, too: two forward passes and a backward pass on 32 episodes of
-3s_vs_5z take 21 ms, with nn.GRU 140 ms. Matrix products use SciPy's OpenBLAS, which is faster than compiled loops. On
-other devices, and for other types than float32, PyTorch's layers are used.
+needs the interpreter lock. Here one compiled call without the lock computes all steps of a part of the batch, so two
+threads can compute the two parts in parallel. A single thread is faster, too: two forward passes and a backward pass on
+32 episodes of 3s_vs_5z take 21 ms, with nn.GRU 140 ms. Matrix products use SciPy's OpenBLAS, which is faster than
+compiled loops. On other devices, and for other types than float32, PyTorch's layers are used.
 
 The episodes of a batch have different lengths. Rows are sorted by length, longest first, so the rows that are active at
 a step are the first ones. Nothing is computed or stored for the other rows. The stored arrays have R rows, with R the
 sum of all lengths, in the order of the steps. Everything that does not depend on the previous step is one product over
-a block of steps, which fits into the cache. Sums are computed in the order of the blocks, so the same batch always
-gives the same bits.
+a block of steps, which fits into the cache. Sums are computed in the order of the blocks and of the parts, so the same
+batch always gives the same bits, with one thread and with two.
 
 The columns of `gates` are u, r, z, n. Products of h are added in u, r and z; products of x are added in r, z and n.
 """
 
-from functools import cache
+from functools import cache, partial, reduce
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from emtc_core.exponential import LOG2_E, power_of_two
+from emtc_core.threads import run_together
 
 BLOCK_ROWS = 256
 """Rows of a block: few enough for the cache, and enough for matrix products at full speed."""
@@ -39,6 +40,12 @@ MIN_MATMUL_ROWS = 10
 FASTMATH_FLAGS = {"reassoc", "contract", "nsz"}
 MAX_EXPONENT = np.float32(58.0)  # bound of exponents of 2: the result is finite, and the sigmoid is < 1e-17 or 1
 ZERO, ONE, TWO = (np.float32(x) for x in (0.0, 1.0, 2.0))
+
+N_PARTS = 2
+"""Number of parts of a batch that are computed in parallel if the run has several threads. It does not depend on the
+number of threads, because another number of parts would change the order of the sums."""
+MIN_PART_ROWS = 16
+"""Minimum number of rows of a part."""
 
 Floats = NDArray[np.float32]
 
@@ -138,21 +145,48 @@ class _ForwardPass:
     def __init__(
         self, inputs: Tensor, lengths: NDArray[np.int64] | None, weights: tuple[Tensor, ...], *, save: bool
     ) -> None:
-        n_steps, n_rows, n_inputs = inputs.shape
-        self._weights = [w.detach().numpy() for w in weights]
+        n_steps, n_rows, _ = inputs.shape
+        arrays = [w.detach().numpy() for w in weights]
+        sequences = np.ascontiguousarray(inputs.detach().numpy())
+        self.hidden = np.zeros((n_steps, n_rows, arrays[3].shape[1]), np.float32)  # stays 0 after the end of an episode
+        if lengths is None:
+            lengths = np.full(n_rows, n_steps)
+        self._parts = [_Part(rows, lengths[rows], arrays) for rows in _split_rows(lengths)]
+        run_together([partial(part.run, sequences, self.hidden, save=save) for part in self._parts])
+
+    def gradients(self, grad: Floats) -> tuple[Floats, ...]:
+        """Return the gradients of W, b of the first layer, w_ih, w_hh, b_ih and b_hh; grad [T, M, H]."""
+        grad = np.ascontiguousarray(grad)
+        gradients = run_together([partial(part.gradients, grad) for part in self._parts])
+        return tuple(reduce(np.add, of_one_weight) for of_one_weight in zip(*gradients, strict=True))
+
+
+class _Part:
+    """The forward pass over some rows of a batch, and its gradient."""
+
+    def __init__(self, rows: NDArray[np.int64], lengths: NDArray[np.int64], weights: list[Floats]) -> None:
+        """Prepare the pass.
+
+        Args:
+            rows: [P] row indices, longest row first.
+            lengths: [P] their lengths [steps].
+            weights: The arguments of `LinearGru.forward`.
+        """
+        self._rows, self._step_offsets, self._weights = rows, _count_stored_rows(lengths), weights
+
+    def run(self, inputs: Floats, hidden: Floats, *, save: bool) -> None:
+        """Compute the hidden states of the rows and write them to `hidden`; both [T, M, ...] of the whole batch."""
         w_first, b_first, w_ih, w_hh, b_ih, b_hh = self._weights
         width = w_hh.shape[1]
-        self._row_order, self._step_offsets = _sort_rows_by_length(lengths, n_steps, n_rows)
         stored_rows = (
-            self._step_offsets[-1] if save else BLOCK_ROWS + n_rows
+            self._step_offsets[-1] if save else BLOCK_ROWS + len(self._rows)
         )  # without `save`, blocks reuse the same rows
         self._inputs, self._x, self._gates, self._states_before = (
-            np.empty((stored_rows, n_columns), np.float32) for n_columns in (n_inputs, width, 4 * width, width)
+            np.empty((stored_rows, n_columns), np.float32) for n_columns in (inputs.shape[2], width, 4 * width, width)
         )
-        self.hidden = np.zeros((n_steps, n_rows, width), np.float32)  # stays 0 after the end of an episode
         _run_forward(
-            np.ascontiguousarray(inputs.detach().numpy()),
-            self._row_order,
+            inputs,
+            self._rows,
             self._step_offsets,
             np.ascontiguousarray(w_first.T),
             b_first,
@@ -163,19 +197,19 @@ class _ForwardPass:
             self._x,
             self._gates,
             self._states_before,
-            self.hidden,
+            hidden,
             save,
         )
 
     def gradients(self, grad: Floats) -> tuple[Floats, ...]:
-        """Return the gradients of W, b of the first layer, w_ih, w_hh, b_ih and b_hh; grad [T, M, H]."""
+        """Return the part of the rows in the gradients of all weights; grad [T, M, H] of the whole batch."""
         w_first, b_first, w_ih, w_hh, _, _ = self._weights
         width = w_hh.shape[1]
         d_w_first, d_b_first, d_w_x, d_w_hidden = (np.zeros_like(w) for w in (w_first, b_first, w_ih, w_hh))
         d_bias = np.zeros(4 * width, np.float32)
         _run_backward(
-            np.ascontiguousarray(grad),
-            self._row_order,
+            grad,
+            self._rows,
             self._step_offsets,
             w_ih,
             _put_u_first(w_hh),
@@ -193,19 +227,23 @@ class _ForwardPass:
         return d_w_first, d_b_first, d_w_x, d_w_hh, d_bias[width:], np.append(d_bias[width : 3 * width], d_bias[:width])
 
 
-def _sort_rows_by_length(
-    lengths: NDArray[np.int64] | None, n_steps: int, n_rows: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sort the rows by length, longest first.
+def _split_rows(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Split the rows into parts with about the same number of steps, each sorted by length, longest first.
 
-    Returns:
-        Row indices in this order [M], and the index of the first stored row of each step, followed by the number R of
-        stored rows [longest length + 1]. The stored rows are those of step 0, then those of step 1, and so on.
+    There are `N_PARTS` parts, or one if a part would have too few rows for fast matrix products.
     """
-    if lengths is None:
-        return np.arange(n_rows), np.arange(n_steps + 1) * n_rows
-    active = n_rows - np.searchsorted(np.sort(lengths), np.arange(lengths.max()), "right")
-    return np.argsort(-lengths, kind="stable"), np.append(0, active.cumsum())
+    order = np.argsort(-lengths, kind="stable")
+    n_parts = N_PARTS if len(lengths) >= N_PARTS * MIN_PART_ROWS else 1
+    return [order[i::n_parts] for i in range(n_parts)]
+
+
+def _count_stored_rows(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the index of the first stored row of each step, followed by their number R [longest length + 1].
+
+    The stored rows are those of step 0, then those of step 1, and so on.
+    """
+    active = len(lengths) - np.searchsorted(np.sort(lengths), np.arange(lengths.max()), "right")
+    return np.append(0, active.cumsum())
 
 
 def _put_u_first(weights: Floats) -> Floats:
@@ -314,7 +352,7 @@ def _run_forward(
     save: bool,
 ) -> None:  # pragma: no cover  # compiled
     """Compute hidden [T, M, H] and fill the stored arrays, whose names start with `saved_`."""
-    n_rows, width = inputs.shape[1], len(b_first)
+    n_rows, width = len(row_order), len(b_first)
     h_products = np.empty((n_rows, 3 * width), np.float32)
     x_products = np.empty((BLOCK_ROWS + n_rows, 3 * width), np.float32)
     state = np.zeros((n_rows, width), np.float32)
@@ -416,7 +454,7 @@ def _run_backward(
 
     `grad` is [T, M, H] in the order of the batch; `w_x` is `w_ih`, `w_hidden` has the order u, r, z.
     """
-    n_rows, width = grad.shape[1], len(d_b_first)
+    n_rows, width = len(row_order), len(d_b_first)
     h_products = np.empty((BLOCK_ROWS + n_rows, 3 * width), np.float32)
     x_products, d_x = np.empty_like(h_products), np.empty((BLOCK_ROWS + n_rows, width), np.float32)
     later_grad, d_states = np.zeros((n_rows, width), np.float32), np.empty((n_rows, width), np.float32)

@@ -61,20 +61,19 @@ def make_incentive_inputs(
     )
 
 
-def masked_mean(values: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
-    """Compute the mean over real transitions, sum(mask * values) / count.
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Compute the mean over real transitions, sum(mask * values) / sum(mask).
 
     Source: the masked losses of oxwhirl/pymarl.
 
     Args:
         values: Any shape [unit varies].
         mask: Same shape, 1 on real transitions, dimensionless.
-        count: Divisor, a scalar [steps]; None means sum(mask). A part of a batch uses the count of the whole batch.
 
     Returns:
         A scalar in the unit of the values. The divisor is at least 1.
     """
-    return (values * mask).sum() / (mask.sum() if count is None else count).clamp_min(1.0)
+    return (values * mask).sum() / mask.sum().clamp_min(1.0)
 
 
 def greedy(q: Tensor, avail: Tensor) -> tuple[Tensor, Tensor]:

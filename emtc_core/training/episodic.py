@@ -7,6 +7,7 @@ reads the slots that Algorithm 2 assigned, so an update does no search between t
 """
 
 import logging
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +18,8 @@ from numpy.typing import NDArray
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
 from emtc_core.devices import send
-from emtc_core.embedder.overlap import RefitRunner
-from emtc_core.embedder.plugin import make_embedder
+from emtc_core.embedder.fit import fit
+from emtc_core.embedder.plugin import PluginEmbedder, make_embedder
 from emtc_core.envs.base import EnvInfo
 from emtc_core.gate.gate import gate_transitions, make_gate_law
 from emtc_core.gate.incentive import compute_incentive_inputs
@@ -110,7 +111,6 @@ class EpisodicPart(EpisodicSystem):
             device=device,
             seed=derive_seed(config.seed, "embedder"),
         )
-        self._fits = RefitRunner(self._embedder)
         self.memory = EpisodicMemory(
             config.memory,
             state_dim=info.state_dim,
@@ -273,14 +273,22 @@ class EpisodicPart(EpisodicSystem):
         if not self._can_refit:
             return {}
         self._warn_if_collapsed()
-        values = self._fits.refit(self.memory.sample(self._config.embed.samples))
-        if values is None:
-            return {}
+        values = self._fit_embedder()
         watch = Stopwatch(self._device)
         self.memory.reproject()
         values["memory/reproject_ms"] = watch.stop().read_ms()
         self._rewrite_episodes(buffer)
         return {name: value for name, value in values.items() if np.isfinite(value)}
+
+    def _fit_embedder(self) -> dict[str, float]:
+        """Train the embedder and return its losses by metric name."""
+        sample = self.memory.sample(self._config.embed.samples)
+        if isinstance(self._embedder, PluginEmbedder):
+            started = time.monotonic()
+            return self._embedder.fit(sample) | {"embedder/fit_ms": (time.monotonic() - started) * 1e3}
+        stats = fit(self._embedder, sample)
+        values = {f"embedder/{name}": value for name, value in stats.means().items()}
+        return values | {"embedder/fit_ms": stats.seconds * 1e3}
 
     @property
     def _can_refit(self) -> bool:
@@ -413,7 +421,6 @@ class EpisodicPart(EpisodicSystem):
             "memory": self.memory.get_state(),
             "embedder": self._embedder.get_state(),
             "episodes": self._n_episodes,
-            "overlapped": self._fits.get_state(),
             "since_report": {
                 "delta_mem": [torch.from_numpy(values.copy()) for values in self._delta_mem],
                 "beta": [torch.from_numpy(values.copy()) for values in self._beta],
@@ -427,7 +434,6 @@ class EpisodicPart(EpisodicSystem):
         self._embedder.set_state(state["embedder"])
         self.memory.set_state(state["memory"])
         self._n_episodes = state["episodes"]
-        self._fits.set_state(state["overlapped"])
         report = state["since_report"]
         self._delta_mem = [values.numpy() for values in report["delta_mem"]]
         self._beta = [values.numpy() for values in report["beta"]]

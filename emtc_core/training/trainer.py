@@ -37,7 +37,6 @@ from emtc_core.rollout.collector import Collector, RolloutBuffer, pack_episodes,
 from emtc_core.rollout.episode import Episode, discounted_returns
 from emtc_core.schedules import compute_epsilon
 from emtc_core.stopwatch import Stopwatch
-from emtc_core.threads import choose_threads
 from emtc_core.training.checkpoint import BestSoFar, CheckpointStore
 from emtc_core.training.episodic import make_episodic_system
 from emtc_core.training.evaluation import Evaluator
@@ -82,10 +81,7 @@ class Trainer:
         self.checkpoints = checkpoints
         self._on_progress = on_progress
         train = config.train
-        threads = choose_threads(train.threads, n_other_threads=config.uses_intrinsic_reward)
-        self._learner = make_learner(
-            config, env.info, device=device, seed=derive_seed(config.seed, "learner"), threads=threads
-        )
+        self._learner = make_learner(config, env.info, device=device, seed=derive_seed(config.seed, "learner"))
         self.memory_sizes = estimate_memory(config, env.info)
         self.replay_device = choose_replay_device(
             train.replay_device, device=device, size_bytes=self.memory_sizes["replay"]

@@ -90,7 +90,6 @@ def start_run(
     *,
     device: str | None,
     token: str | None = None,
-    config: Mapping[str, Any] | None = None,
 ) -> None:
     """Set a claimed run to running, in the process that trains it.
 
@@ -99,7 +98,6 @@ def start_run(
         run_id: The run.
         device: `cpu` or `cuda`; None keeps the stored device.
         token: Token of the owner; None for a run without an owner.
-        config: The resolved configuration, if settings depend on this machine; None keeps the stored configuration.
 
     Raises:
         RunNotFoundError: If there is no such run.
@@ -120,8 +118,6 @@ def start_run(
             "started_at": row.started_at or now,
             "heartbeat_at": now,
         }
-        if config is not None:
-            values["config"] = dict(config)
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
 
 

@@ -40,7 +40,6 @@ CASES = (
 )
 """Environment, map, env steps, budget [steps/s], reference."""
 FILLED_MAP, FILLED_NODES, FILLED_STEPS = "3s_vs_5z", 200_000, 8_000
-TWO_CORES = ("train.threads=2", "embed.overlap=on")
 
 
 class RandomActor:
@@ -114,17 +113,19 @@ def run() -> list[BenchResult]:
         except EnvUnavailableError:
             continue
         results.append(_make_result(f"{env}.{map}", _measure_whole_run(config), budget, reference))
-    return [*results, run_filled(), run_filled(two_cores=True)]
+    return [*results, run_filled(), run_filled(threads=2)]
 
 
-def run_filled(nodes: int = FILLED_NODES, steps: int = FILLED_STEPS, *, two_cores: bool = False) -> BenchResult:
+def run_filled(nodes: int = FILLED_NODES, steps: int = FILLED_STEPS, *, threads: int = 1) -> BenchResult:
     """Train from a memory with `nodes` nodes. The embedder is refitted every 1,000 steps, as in a long run."""
-    config = resolve(env="skirmish", map=FILLED_MAP, overrides=TWO_CORES if two_cores else ())
+    config = resolve(env="skirmish", map=FILLED_MAP, overrides=[f"train.threads={threads}"])
     with _create_temporary_run(config) as (database, run_id):
         save_filled_state(database, run_id, config, nodes=nodes)
         speed = measure_resumed_speed(database, run_id, steps=steps)
-    case, settings = (".two_cores", f", {', '.join(TWO_CORES)}") if two_cores else ("", "")
-    return _make_result(f"skirmish.{FILLED_MAP}{case}", speed, None, f"from a memory of {nodes:,} nodes{settings}")
+    case = ".two_threads" if threads == 2 else ""
+    return _make_result(
+        f"skirmish.{FILLED_MAP}{case}", speed, None, f"from a memory of {nodes:,} nodes, {threads} threads"
+    )
 
 
 def _measure_whole_run(config: RunConfig) -> float:

@@ -74,8 +74,10 @@ def _measure(
     update_s = statistics.median(update_times)
     yield make_result(name, update_s, "s", BUDGET_S if algo == "emtc-qplex" else None, EMU_REFERENCE, digits=4)
     if algo in TWO_THREAD_ALGOS and device.type == "cpu":
-        faster = make_learner(config, INFO, device=device, seed=1, threads=2)
+        configure_threads(2)
+        faster = make_learner(config, INFO, device=device, seed=1)
         faster_s = statistics.median(_time_updates(faster, config, memory, replay_buffer)[1])
+        configure_threads()
         reference = f"train.threads = 2: {1e3 * faster_s:.1f} ms; 1 thread: {1e3 * update_s:.1f} ms"
         yield make_result(
             f"learner.speedup_of_two_threads.{algo}", update_s / faster_s, "ratio", None, reference, digits=2

@@ -90,9 +90,9 @@ def test_a_training_from_a_filled_memory_starts_at_step_0_with_its_nodes(tmp_pat
     assert len(state["replay_buffer"]["length"]) >= 64
 
 
-@pytest.mark.parametrize(("two_cores", "case"), [(False, ""), (True, ".two_cores")])
-def test_a_training_from_a_filled_memory_reports_its_speed(two_cores: bool, case: str) -> None:
-    result = run_filled(nodes=500, steps=600, two_cores=two_cores)
+@pytest.mark.parametrize(("threads", "case"), [(1, ""), (2, ".two_threads")])
+def test_a_training_from_a_filled_memory_reports_its_speed(threads: int, case: str) -> None:
+    result = run_filled(nodes=500, steps=600, threads=threads)
     assert set(by_name([result])) == {f"end_to_end.steps_per_second.skirmish.3s_vs_5z{case}"}
 
 

@@ -32,7 +32,6 @@ from emtc_core.learner.diversity_predictors import DevicePass, PredictorRows, Pr
 from emtc_core.learner.learner import Learner, ValueLearner, make_learner
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.targets import LearnerStats, make_incentive_inputs
-from emtc_core.learner.workers import WorkerPool
 from emtc_core.memory.index.base import CKDTreeIndex, Metric
 from emtc_core.memory.index.device import BruteIndex
 from emtc_core.memory.memory import EpisodicMemory, NodeSample
@@ -277,7 +276,7 @@ def train_predictors() -> None:
                 device_pass.run(rows, order.to(device))
             assert ACTIVITY.launches["replay"] == 7 - WARM_UP
         else:
-            predictors.fit(rows, iter([c for order in orders for c in order.split(256)]), adam, WorkerPool(1))
+            predictors.fit(rows, iter([c for order in orders for c in order.split(256)]), adam)
         states.append(predictors.state_dict())
     compare_weights(*states)
 
@@ -438,7 +437,7 @@ def search() -> None:
 
 def train() -> None:
     """Train a run on the GPU to its end, with refits, evaluations and checkpoints; go on on the CPU, and back."""
-    keys = ("gate.on_miss=nearest", "incentive.on_miss=nearest", "embed.overlap=off")
+    keys = ("gate.on_miss=nearest", "incentive.on_miss=nearest")
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         trainer, recorder = make_trainer(short_config(*keys, steps=500), place, device="cuda")

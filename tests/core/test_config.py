@@ -166,24 +166,17 @@ def test_all_faults_are_found_together() -> None:
         resolve(overrides=["embed.dim=0", "train.batch=many"])
 
 
-def test_a_setting_of_several_types_has_one_fault() -> None:
-    with raises(ConfigError, key="train.threads", value="some"):
-        resolve(overrides=["train.threads=some"])
-
-
 @pytest.mark.parametrize(
     ("override", "value"),
     [
         ("train.t_max=40k", 40_000),
         ("train.t_max=1e6", 1_000_000),
-        ("train.threads=auto", "auto"),
         ("train.lr=1e-3", 1e-3),
         ('env.map="8m"', "8m"),
         ("gate.enabled=False", False),
         ("gate.enabled=0", False),
         ("gate.tau_decay_steps=7", 7),
         ("memory.delta=1", 1.0),
-        ("embed.overlap=on", "on"),
     ],
 )
 def test_a_text_is_read_in_the_type_of_its_setting(override: str, value: object) -> None:

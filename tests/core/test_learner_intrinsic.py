@@ -12,7 +12,6 @@ from emtc_core.learner.diversity import Diversity, _real_transitions
 from emtc_core.learner.diversity_predictors import PredictorRows, Predictors
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.networks import DiverseAgent, SequenceBatch, make_sequence_batch
-from emtc_core.learner.workers import WorkerPool
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_batch, make_config
 from tests.reference import diversity as twin
 from tests.reference.learner import sub, trace
@@ -160,8 +159,8 @@ def test_the_curiosity_scale_decays_to_its_floor_and_the_bug_is_an_option():
     assert [curiosity_scale(raised, s) for s in (0, 99, 100, 5000)] == [0.0, 0.0, 0.01, 0.01]
 
 
-@pytest.mark.parametrize(("kind", "threads"), [(torch.float64, 1), (torch.float32, 1), (torch.float32, 2)])
-def test_predictors_descend_their_clipped_errors_chunk_by_chunk(kind: torch.dtype, threads: int):
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32])
+def test_predictors_descend_their_clipped_errors_chunk_by_chunk(kind: torch.dtype):
     """In float64 by a recorded graph, in float32 by compiled gradients."""
     torch.manual_seed(0)
     predictors = Predictors(7, 3, 5)
@@ -170,7 +169,7 @@ def test_predictors_descend_their_clipped_errors_chunk_by_chunk(kind: torch.dtyp
     rows = PredictorRows(torch.cat([z, agent], -1), 20.0 * torch.randn(40, 5, dtype=torch.float64))
     chunks = list(torch.randperm(40).split(16))
     optimizer = torch.optim.SGD(predictors.to(kind).parameters(), lr=1e-2)
-    predictors.fit(PredictorRows(*(x.to(kind) for x in rows)), iter(chunks), optimizer, WorkerPool(threads))
+    predictors.fit(PredictorRows(*(x.to(kind) for x in rows)), iter(chunks), optimizer)
     optimizer = torch.optim.SGD(plain.parameters(), lr=1e-2)
     q = [plain.q_first, plain.q_second, plain.q_last]
     for chunk in chunks:

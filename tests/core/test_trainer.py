@@ -532,8 +532,7 @@ def test_a_write_protected_folder_costs_checkpoints_but_no_step(
 
 @pytest.mark.parametrize(("algo", "updates"), [("emtc-qplex", 8), ("emtc-cds", 8), ("emc", 8), ("mappo", 1)])
 def test_a_state_stays_what_it_was_as_training_goes_on(tmp_path: Path, algo: str, updates: int) -> None:
-    overlapped = [] if algo == "mappo" else ["embed.overlap=on"]
-    trainer, _ = make_trainer(short_config(*overlapped, algo=algo, steps=10_000), tmp_path)
+    trainer, _ = make_trainer(short_config(algo=algo, steps=10_000), tmp_path)
 
     def go_on() -> None:
         until = trainer._updates + updates

@@ -48,11 +48,11 @@ REMOVED_SETTINGS: Final[dict[str, Any]] = {
     "dmix.n_cos": 64,
     "mappo.huber_delta": 10.0,
     "mappo.value_norm_beta": 0.99999,
+    "embed.overlap": "off",
 }
 """Removed setting, for example "memory.evict" → the value that is now a constant. A run with another value is not
 converted."""
 ADDED_SETTINGS: Final[dict[str, Any]] = {
-    "embed.overlap": "off",
     "gate.type": "gaussian",
     "memory.index_device": "auto",
     "memory.on_evicted": "miss",

@@ -68,7 +68,7 @@ def make_cluster(
             rule = "must be a whole number, or a fraction below 1 if several runs share one"
             raise ConfigError(rule, key=option, value=number)
     selected = address or os.environ.get("RAY_ADDRESS") or "local"
-    threads = max([choose_threads(config.train.threads, may_use_all=False) for config in configs], default=1)
+    threads = max([choose_threads(config.train.threads, is_alone=False) for config in configs], default=1)
     needs_gpu = any(config.train.device == "cuda" for config in configs)
     return Cluster(
         None if selected == "local" else selected, cpus or float(threads), float(needs_gpu) if gpus is None else gpus

@@ -141,14 +141,6 @@ DIFFERENCES: Final = (
         "The id is appended once, after the stacked frames.",
     ),
     Difference(
-        "EMTC's paper, EMU",
-        "Training waits while the embedder is refitted (Algorithm 1).",
-        "The same, unless `embed.overlap = on`: then a copy is fitted on a second core while training continues, "
-        "because the fit is the longest part of a refit. The new weights take effect at the next refit step, so every "
-        "node is embedded with weights that are one `embed.interval` older. Recorded rows are the same on every "
-        "machine.",
-    ),
-    Difference(
         "EMU's memory",
         "If a node was evicted after the tree was built, the node that replaced it is tested.",
         "The lookup is a miss.",
