@@ -34,6 +34,7 @@ from emtc_core.learner.factory import make_backbone, make_intrinsic, make_optimi
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.networks import SequenceBatch, agent_inputs, make_sequence_batch
 from emtc_core.learner.optimizer_state import get_optimizer_state, set_optimizer_state
+from emtc_core.learner.step_rows import StepRows
 from emtc_core.learner.targets import (
     Incentive,
     IncentiveInputs,
@@ -237,7 +238,7 @@ class ValueLearner:
         """Evaluate the next step with the target copy, at the greedy action of the online copy (double Q-learning)."""
         target = self.target.unroll(seq, self._generator)
         selector = online if self._config.train.double_q else target
-        return self.target.bootstrap(target, selector.greedy[1:], seq)
+        return self.target.bootstrap(target, seq.rows.select_after(selector.greedy), seq)
 
     def _compute_losses(
         self,
@@ -320,12 +321,13 @@ class ValueLearner:
         self, obs: NDArray[np.float32], state: NDArray[np.float32], avail: NDArray[np.bool_]
     ) -> SequenceBatch:
         """Make sequences of one step and no transition from B first steps."""
-        obs_1BNO, state_1BS, avail_1BNA = (send(x, self._device)[None] for x in (obs, state, avail))
+        obs_BNO, state_BS, avail_BNA = (send(x, self._device) for x in (obs, state, avail))
         n_batch, n_agents, n_actions = avail.shape
-        action = torch.zeros((0, n_batch, n_agents), dtype=torch.int64, device=self._device)
+        action = torch.zeros((0, n_agents), dtype=torch.int64, device=self._device)
         empty = torch.zeros((0, n_batch), device=self._device)
-        inputs = agent_inputs(obs_1BNO, action, n_actions=n_actions, agent_id=self._agent_id)
-        return SequenceBatch(inputs, obs_1BNO, state_1BS, avail_1BNA, action, empty, empty, empty, empty, 0)
+        inputs = agent_inputs(obs_BNO, action, n_actions=n_actions, agent_id=self._agent_id)
+        rows = StepRows(np.ones(n_batch, np.int64), 1)
+        return SequenceBatch(rows, inputs, obs_BNO, state_BS, avail_BNA, action, empty, empty, empty, empty, 0)
 
 
 Learner = ValueLearner | MappoLearner

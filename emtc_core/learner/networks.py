@@ -1,6 +1,6 @@
 """Agent networks with weights shared by all agents, their input sequences, and layers with grouped weights.
 
-Tensors are time-major: [T, B, N, ...].
+Sequences are rows, step by step (step_rows.py).
 """
 
 import copy
@@ -11,69 +11,97 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emtc_core.learner.recurrence import run_linear_gru
+from emtc_core.learner.step_rows import StepRows
 from emtc_core.replay_buffer.buffer import Batch
 
-_MAX_REAL_FRACTION = 0.9
-"""Above this fraction of real transitions, leaving out the padding does not save time."""
 _Network = TypeVar("_Network", bound=nn.Module)
 
 
 @dataclass(frozen=True)
 class SequenceBatch:
-    """A batch in time-major order, with the agents' inputs at all T + 1 steps.
+    """A batch with the agents' inputs at all T + 1 steps.
+
+    The states and the transitions are rows, step by step: P states and R = P - B transitions (step_rows.py). On the CPU
+    there are no rows for the padding. Values of transitions that every update needs are padded.
 
     Source: the replay buffer's `Batch`.
     """
 
-    inputs: Tensor  # [T+1, B, N, I] result of `agent_inputs`, dimensionless
-    obs: Tensor  # [T+1, B, N, O] [observation features]
-    state: Tensor  # [T+1, B, S] [state features]
-    avail: Tensor  # [T+1, B, N, A] boolean
-    action: Tensor  # [T, B, N] action indices
+    rows: StepRows  # layout of the states
+    inputs: Tensor  # [P, N, I] result of `agent_inputs`, dimensionless
+    obs: Tensor  # [P, N, O] [observation features]
+    state: Tensor  # [P, S] [state features]
+    avail: Tensor  # [P, N, A] boolean
+    action: Tensor  # [R, N] action indices
     reward: Tensor  # [T, B] [reward]
     terminated: Tensor  # [T, B] float, dimensionless: 1 where the target does not bootstrap
     mask: Tensor  # [T, B] float, dimensionless: 1 on real transitions
     beta: Tensor  # [T, B] dimensionless
     n_real: int  # number of real transitions, computed on the host to avoid waiting for the device
-    n_steps: NDArray[np.int64] | None = (
-        None  # [B] number of states of each episode, final state included [steps]; None: T + 1
-    )
 
     @cached_property
-    def real_transitions(self) -> tuple[Tensor, Tensor] | None:
-        """Step and episode index of every real transition, [R] each; None if leaving out the padding saves no time.
+    def agent_rows(self) -> StepRows:
+        """Layout of the rows of all agents, P N rows.
 
         Source: implementation detail.
         """
-        if self.mask.device.type != "cpu" or self.n_real > _MAX_REAL_FRACTION * self.mask.numel():
-            return None
-        step, episode = self.mask.nonzero(as_tuple=True)
-        return step, episode
+        return self.rows.repeat(self.obs.shape[1])
 
-    @cached_property
-    def unpadded_states(self) -> Tensor | None:
-        """Flat indices in [T + 1, B] of all states that are not padding; None if `real_transitions` is None.
+    def select_real(self, rows: Tensor) -> Tensor:
+        """Select the real transitions.
 
         Source: implementation detail.
+
+        Args:
+            rows: [R, ...], transitions [unit varies].
+
+        Returns:
+            [n_real, ...] [unit varies].
         """
-        if self.real_transitions is None or self.n_steps is None:
+        return rows if self._real_transitions is None else rows.index_select(0, self._real_transitions)
+
+    def unpack_real(self, rows: Tensor) -> Tensor:
+        """Make a padded tensor of the real transitions.
+
+        Source: implementation detail.
+
+        Args:
+            rows: [n_real, ...] [unit varies].
+
+        Returns:
+            [T, B, ...], 0 in the padding [unit varies].
+        """
+        if self._real_transitions is not None:
+            zeros = rows.new_zeros(len(self.action), *rows.shape[1:])
+            rows = zeros.index_copy(0, self._real_transitions, rows)
+        return self.rows.transitions.unpack(rows)
+
+    @cached_property
+    def _real_transitions(self) -> Tensor | None:
+        """Indices of the real transitions; None if all are. The host knows their number and does not wait."""
+        if self.n_real == len(self.action):
             return None
-        return torch.from_numpy((np.arange(len(self.obs))[:, None] < self.n_steps).ravel().nonzero()[0])
+        return torch.argsort(self.mask.flatten(), descending=True, stable=True)[: self.n_real]
 
 
 def make_sequence_batch(batch: Batch, *, agent_id: bool) -> SequenceBatch:
-    """Transpose a batch to time-major order and make the agents' inputs.
+    """Order a batch by steps and make the agents' inputs.
 
     Args:
         batch: Padded episodes.
         agent_id: Append a one-hot agent id (all backbones except CDS).
     """
-    obs, state, avail, action = (x.transpose(0, 1) for x in (batch.obs, batch.state, batch.avail, batch.action))
+    n_steps, lengths = batch.obs.shape[1], batch.length + 1
+    if batch.obs.device.type != "cpu":
+        lengths = np.full_like(lengths, n_steps)  # rows for the padding, too
+    rows = StepRows(lengths, n_steps)
+    obs, state, avail = (rows.pack(x.transpose(0, 1)) for x in (batch.obs, batch.state, batch.avail))
+    action = rows.transitions.pack(batch.action.transpose(0, 1))
     return SequenceBatch(
+        rows=rows,
         inputs=agent_inputs(obs, action, n_actions=avail.shape[-1], agent_id=agent_id),
         obs=obs,
         state=state,
@@ -84,7 +112,6 @@ def make_sequence_batch(batch: Batch, *, agent_id: bool) -> SequenceBatch:
         mask=batch.filled.transpose(0, 1).to(batch.reward.dtype),
         beta=batch.beta.transpose(0, 1),
         n_real=int(batch.length.sum()),
-        n_steps=batch.length + 1,
     )
 
 
@@ -94,18 +121,19 @@ def agent_inputs(obs: Tensor, action: Tensor, *, n_actions: int, agent_id: bool)
     Source: oxwhirl/pymarl, `BasicMAC._build_inputs`.
 
     Args:
-        obs: [T+1, B, N, O] [observation features].
-        action: [T, B, N], action indices; the last action at step t is `action[t - 1]`.
+        obs: [P, N, O], rows of all states, step by step [observation features].
+        action: [R, N], action indices of all transitions in the order of their next states, which are the last R rows.
         n_actions: A.
         agent_id: Append the id.
 
     Returns:
-        [T+1, B, N, O + A (+ N)], dimensionless.
+        [P, N, O + A (+ N)], dimensionless.
     """
     n_agents, obs_dim = obs.shape[-2:]
-    inputs = obs.new_zeros(*obs.shape[:-1], input_width(obs_dim, n_actions, n_agents, agent_id=agent_id))
+    inputs = obs.new_zeros(len(obs), n_agents, input_width(obs_dim, n_actions, n_agents, agent_id=agent_id))
     inputs[..., :obs_dim] = obs
-    inputs[1:, ..., obs_dim : obs_dim + n_actions].scatter_(-1, action.unsqueeze(-1), 1.0)
+    last_action = inputs[len(obs) - len(action) :, :, obs_dim : obs_dim + n_actions]
+    last_action.scatter_(-1, action.unsqueeze(-1), 1.0)
     if agent_id:
         inputs[..., obs_dim + n_actions :] = torch.eye(n_agents, device=obs.device)
     return inputs
@@ -132,20 +160,19 @@ class SharedAgent(nn.Module):
         self.rnn = nn.GRU(hidden, hidden)
         self.fc2 = nn.Linear(hidden, n_actions)
 
-    def unroll(self, inputs: Tensor, n_steps: NDArray[np.int64] | None = None) -> Tensor:
+    def unroll(self, inputs: Tensor, agent_rows: StepRows) -> Tensor:
         """Run whole sequences from a zero hidden state.
 
         Source: oxwhirl/pymarl, `RNNAgent`.
 
         Args:
-            inputs: [T, B, N, I], result of `agent_inputs`, dimensionless.
-            n_steps: [B], number of inputs of each episode [steps]; None: T for all. Later hidden states are undefined.
+            inputs: [P, N, I], result of `agent_inputs`, dimensionless.
+            agent_rows: Layout of the P N rows of all agents.
 
         Returns:
-            [T, B, N, H], hidden states, dimensionless.
+            [P, N, H], hidden states, dimensionless.
         """
-        lengths = None if n_steps is None else np.repeat(n_steps, inputs.shape[2])
-        return run_linear_gru(self.fc1, self.rnn, inputs.flatten(1, 2), lengths).unflatten(1, inputs.shape[1:3])
+        return run_linear_gru(self.fc1, self.rnn, inputs.flatten(0, 1), agent_rows).unflatten(0, inputs.shape[:2])
 
     def step(self, inputs: Tensor, hidden: Tensor) -> Tensor:
         """Advance one step.
