@@ -68,12 +68,14 @@ def compile_memory() -> None:
 
 
 def compile_learner() -> None:
-    """Compile the agents' recurrent network and the embedder's losses, forward and backward."""
+    """Compile the agents' recurrent network, their actions, and the embedder's losses, forward and backward."""
     import torch
     from torch import nn
 
     from emtc_core.embedder.fit import fit
     from emtc_core.embedder.networks import Embedder
+    from emtc_core.envs.registry import get_env_info
+    from emtc_core.learner.learner import make_learner
     from emtc_core.learner.recurrence import run_linear_gru
     from emtc_core.memory.memory import NodeSample
     from emtc_core.threads import configure_threads
@@ -81,6 +83,12 @@ def compile_learner() -> None:
     run_linear_gru(nn.Linear(4, 8), nn.GRU(8, 8), torch.zeros(3, 2, 4)).sum().backward()
     configure_threads()
     config = resolve(preset="demo", steps=STEPS)
+    info = get_env_info(config.env)
+    assert info is not None, "skirmish is part of this project"
+    learner = make_learner(config, info, device="cpu", seed=0)
+    obs = np.zeros((1, info.n_agents, info.obs_dim), np.float32)
+    avail = np.ones((1, info.n_agents, info.n_actions), np.bool_)
+    learner.act(obs, avail, epsilon=1.0, rng=np.random.default_rng(0))
     embedder = Embedder(config.embed, state_dim=8, episode_limit=16, device=torch.device("cpu"), seed=0)
     state = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
     fit(embedder, NodeSample(state, np.zeros(64, np.int32), np.arange(64.0)))

@@ -18,6 +18,9 @@ CUBLASLT_WORKSPACE = "128"
 REPLAY_SHARE = 0.5
 """Maximum fraction of the GPU's free memory for the replay buffer with `train.replay_device=auto`."""
 
+MAX_ROWS_ON_HOST = 512
+"""Maximum number of agents in all environments together that act on the host with `train.act_device=auto`."""
+
 
 def choose_device(setting: Literal["auto", "cpu", "cuda"]) -> torch.device:
     """Choose the device of a run.
@@ -28,6 +31,24 @@ def choose_device(setting: Literal["auto", "cpu", "cuda"]) -> torch.device:
     if setting == "cuda" and not torch.cuda.is_available():
         raise make_cuda_error("train.device")
     return torch.device("cuda" if setting != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def choose_act_device(setting: Literal["auto", "cpu", "cuda"], *, device: torch.device, n_rows: int) -> torch.device:
+    """Choose the device that computes actions (`train.act_device`).
+
+    Args:
+        setting: auto: the host for up to `MAX_ROWS_ON_HOST` rows, otherwise the device of the learner.
+        device: Device of the learner.
+        n_rows: Number of environments times number of agents.
+
+    Raises:
+        ConfigError: If a GPU is required and the learner does not use one.
+    """
+    if device.type == "cpu" and setting == "cuda":
+        rule = "must be auto or cpu, because the run trains on the CPU"
+        raise ConfigError(rule, key="train.act_device", value="cuda")
+    is_on_host = setting == "cpu" or (setting == "auto" and n_rows <= MAX_ROWS_ON_HOST)
+    return torch.device("cpu") if is_on_host else device
 
 
 def choose_replay_device(

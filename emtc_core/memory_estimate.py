@@ -23,7 +23,7 @@ def count_replay_steps(config: RunConfig, info: EnvInfo) -> int:
 
 
 def estimate_memory(config: RunConfig, info: EnvInfo | None) -> dict[str, int]:
-    """Estimate the memory of a run by purpose: trainer, replay, batches, and nodes [bytes].
+    """Estimate the memory of a run by purpose: trainer, replay, batches, target values, and nodes [bytes].
 
     Args:
         config: Settings of the run.
@@ -37,6 +37,9 @@ def estimate_memory(config: RunConfig, info: EnvInfo | None) -> dict[str, int]:
     # a batch, its copy, and the episodes that are being played
     batch_rows = (2 * train.batch + train.n_envs) * (info.episode_limit + 1)
     sizes = {"trainer": TRAINER_BYTES, "replay": replay_rows * row_bytes, "batches": batch_rows * row_bytes}
+    if config.backbone not in ("mappo", "dmix"):
+        # float32 action values of the target network, which a CPU caches for each stored state
+        sizes["target values"] = replay_rows * 4 * info.n_agents * info.n_actions
     if config.uses_memory:
         # a state, its embedding in float32, and its position in float64
         node_bytes = _NODE_BYTES + 4 * info.state_dim + 12 * config.embed.dim

@@ -84,6 +84,7 @@ def check_startable(config: RunConfig) -> None:
     train = config.train
     devices = {
         "train.device": train.device,
+        "train.act_device": train.act_device,
         "train.replay_device": train.replay_device,
         "memory.index_device": config.memory.index_device,
     }

@@ -41,6 +41,9 @@ CheckpointChoice = int | Literal["last", "best"]
 """Which checkpoint: the newest, the one of the best evaluation, or the one at this env step."""
 _STREAM: Final = "policy"
 _N_CHECK_EPISODES: Final = 4
+_MAX_DIFFERENT: Final = 0.01
+"""Maximum fraction of different actions of an exported policy. A training acts with a compiled step, the script with
+PyTorch. They round differently, so they may order two nearly equal action values differently."""
 
 
 @dataclass(frozen=True)
@@ -277,24 +280,27 @@ def _override_env(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
 
 
 def _check_same_actions(policy: Policy, script: ScriptedPolicy, config: RunConfig) -> None:
-    """Play episodes with the policy and compare each action with that of the script.
+    """Play episodes with the policy and compare its actions with those of the script.
 
     Raises:
-        CheckpointError: If an action differs.
+        CheckpointError: If more than `_MAX_DIFFERENT` of the actions differ.
     """
-    env = make_env(config.env, n_envs=_N_CHECK_EPISODES)
+    env, compared = make_env(config.env, n_envs=_N_CHECK_EPISODES), _ComparedPolicy(policy, script)
     try:
         collector = Collector(env, reward_scale=1.0, seed=config.seed, stream=_STREAM)
-        collector.collect(_ComparedPolicy(policy, script), epsilon=0.0, round=(0,))
+        collector.collect(compared, epsilon=0.0, round=(0,))
     finally:
         env.close()
+    if compared.n_different > _MAX_DIFFERENT * compared.n_actions:
+        raise CheckpointError("The exported policy does not act as the stored one; it was deleted.")
 
 
 class _ComparedPolicy:
-    """A policy that raises if the exported script chooses another action."""
+    """A policy that counts how often the exported script chooses another action."""
 
     def __init__(self, policy: Policy, script: ScriptedPolicy) -> None:
         self._learner, self._script = policy.learner, script
+        self.n_actions, self.n_different = 0, 0
 
     def start_episodes(self, n_envs: int) -> None:
         self._learner.start_episodes(n_envs)
@@ -304,6 +310,6 @@ class _ComparedPolicy:
         self, obs: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator
     ) -> NDArray[np.int64]:
         action = self._learner.act(obs, avail, epsilon=epsilon, rng=rng)
-        if not np.array_equal(action, self._script.act(obs, avail)):
-            raise CheckpointError("The exported policy does not act as the stored one; it was deleted.")
+        self.n_actions += action.size
+        self.n_different += int((action != self._script.act(obs, avail)).sum())
         return action

@@ -5,6 +5,7 @@ It loads torch, so the command line imports it late.
 
 import logging
 import os
+import socket
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, nullcontext, suppress
@@ -153,6 +154,9 @@ def _mark_started(database: Database, run_id: str, token: str) -> tuple[RunConfi
     """Read the configuration, choose device and threads, and mark the run as running."""
     row = retry_transient(database, lambda: find_run(database, run_id))
     config = config_from_stored(row.config)
+    if row.host not in (None, socket.gethostname()):
+        train = config.train.model_copy(update={"act_device": "auto"})  # it was chosen for the other machine
+        config = config.model_copy(update={"train": train})
     device = choose_device(config.train.device)
     is_on_cpu = device.type == "cpu"
     configure_threads(choose_threads(config.train.threads, is_alone=row.sweep_id is None) if is_on_cpu else 1)

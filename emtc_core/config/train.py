@@ -117,6 +117,9 @@ class TrainConfig(ConfigSection):
     """Width of the agent network [units]."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the learner. auto uses CUDA if it is available."""
+    act_device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device that computes the agents' actions. cpu: the weights are copied to the host once per round. auto: cpu for up
+    to 512 agents in all environments together (n_envs times agents), otherwise the device of the learner."""
     replay_device: Literal["auto", "cuda", "cpu"] = "auto"
     """Device of the replay buffer. auto: the GPU if the buffer needs at most half of its free memory, else host memory, from which batches are copied in the background."""
     threads: Annotated[int, Field(ge=0, le=16)] = 0
@@ -137,10 +140,11 @@ class TrainConfig(ConfigSection):
         return complete_settings("train.", values, "eps_schedule")
 
     @model_validator(mode="after")
-    def _check_replay_device(self) -> "TrainConfig":
-        if self.replay_device == "cuda" and self.device == "cpu":
-            rule = "must be auto or cpu if train.device = cpu"
-            raise SettingError(Fault("train.replay_device", self.replay_device, rule, related=("train.device",)))
+    def _check_devices(self) -> "TrainConfig":
+        for key in ("replay_device", "act_device"):
+            if getattr(self, key) == "cuda" and self.device == "cpu":
+                rule = "must be auto or cpu if train.device = cpu"
+                raise SettingError(Fault(f"train.{key}", "cuda", rule, related=("train.device",)))
         return self
 
 

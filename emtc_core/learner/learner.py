@@ -10,6 +10,8 @@ MAPPO is the other learner with the same interface (mappo.py).
 On a CPU, the recurrent layer computes the two parts of a batch in two threads if the run has them (recurrence.py), and
 intrinsic rewards are computed and trained in the second one.
 
+On a CPU, the action values of the target copy are cached until its next change (target_values.py).
+
 On a GPU, an update with a built-in mixing rule and without an intrinsic reward is a CUDA graph (captured_update.py).
 """
 
@@ -24,17 +26,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import copy_state, send, set_determinism, set_matmul_precision
+from emtc_core.devices import copy_state, set_determinism, set_matmul_precision
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import JointValues, Unrolled
-from emtc_core.learner.backbones.value import MIXERS
+from emtc_core.learner.backbones.value import MIXERS, ValueBackbone
 from emtc_core.learner.captured_update import CapturedUpdates
 from emtc_core.learner.controller import Controller
 from emtc_core.learner.factory import make_backbone, make_intrinsic, make_optimizer, make_target
+from emtc_core.learner.host_network import HostNetwork
 from emtc_core.learner.mappo import MappoLearner
-from emtc_core.learner.networks import SequenceBatch, agent_inputs, make_sequence_batch
+from emtc_core.learner.networks import SequenceBatch, copy_network, make_sequence_batch
 from emtc_core.learner.optimizer_state import get_optimizer_state, set_optimizer_state
-from emtc_core.learner.step_rows import StepRows
+from emtc_core.learner.target_values import TargetValues, can_cache
 from emtc_core.learner.targets import (
     Incentive,
     IncentiveInputs,
@@ -61,7 +64,16 @@ class ValueLearner:
 
     on_policy: Literal[False] = False
 
-    def __init__(self, config: RunConfig, info: EnvInfo, *, device: torch.device | str, seed: int) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        info: EnvInfo,
+        *,
+        device: torch.device | str,
+        seed: int,
+        act_device: torch.device | str = "cpu",
+        target_values: TargetValues | None = None,
+    ) -> None:
         """Build the networks from a seed. The state of the global generators does not change.
 
         Args:
@@ -69,6 +81,8 @@ class ValueLearner:
             info: Sizes of the environment.
             device: Device of networks and updates.
             seed: Random seed of the weights and of the learner's generator.
+            act_device: Device that computes actions: the host, or that of the learner.
+            target_values: Cache of the target network's values on a CPU; None computes them at every update.
         """
         self._config, self._device = config, torch.device(device)
         self._uses_incentive = config.uses_incentive
@@ -87,13 +101,18 @@ class ValueLearner:
             if is_captured
             else None
         )
-        self._controller = Controller(self.online, info, agent_id=self._agent_id, device=self._device)
+        self._info, self._host = info, HostNetwork(self.online)
+        acting = self.online if torch.device(act_device).type == self._device.type else self._host.network
+        self._controller = Controller(acting, info)
+        self._target_values = target_values
+        self._caches_target = target_values is not None and self._device.type == "cpu" and can_cache(self.target)
         self._last_copy = 0
 
     # ---- acting ----
 
     def start_episodes(self, n_envs: int) -> None:
-        """Reset the hidden states: every environment starts a new episode."""
+        """Reset the hidden states: every environment starts a new episode. It is played with the current weights."""
+        self._host.refresh()
         self._controller.start_episodes(n_envs)
 
     def temporary_hidden_state(self) -> contextlib.AbstractContextManager[None]:
@@ -121,7 +140,6 @@ class ValueLearner:
         """
         return self._controller.act(obs, avail, epsilon=epsilon, rng=rng)
 
-    @torch.no_grad()
     def q_start(
         self, obs: NDArray[np.float32], state: NDArray[np.float32], avail: NDArray[np.bool_]
     ) -> NDArray[np.float32]:
@@ -137,9 +155,13 @@ class ValueLearner:
         Returns:
             [B], Q_tot [return].
         """
-        seq = self._make_first_step(obs, state, avail)
-        unrolled = self.online.unroll(seq, torch.Generator().manual_seed(0))
-        return self.online.evaluate_first_step(unrolled, seq).cpu().numpy()
+        self._host.refresh()
+        return self._controller.q_start(obs, state, avail)
+
+    def copy_policy(self) -> Controller:
+        """Copy the current policy and value estimate to the host. Later updates do not change the copy."""
+        self._host.refresh()
+        return Controller(copy_network(self._host.network), self._info)
 
     # ---- learning ----
 
@@ -154,6 +176,7 @@ class ValueLearner:
         Returns:
             Losses and means of the update by metric name.
         """
+        self._host.mark_stale()
         if self._captured is not None:
             return self._captured.run(batch, recalled)
         return self._update_as_one(batch, recalled, env_step)
@@ -167,7 +190,7 @@ class ValueLearner:
             wait()
         rewards = [start_task(partial(reward.reward, seq, online, env_step=env_step)) for reward in self._intrinsic]
         taken = self.online.evaluate_taken(online, seq)
-        next_values = self._evaluate_next(online, seq)
+        next_values = self._evaluate_next(online, seq, batch.indices)
         incentive = self._compute_incentive(seq, next_values, recalled)
         intrinsic = torch.stack([wait() for wait in rewards]).sum(0) if rewards else None
         # Safe in the second thread: the rest of the update does not use the generator and does not change their inputs.
@@ -202,6 +225,8 @@ class ValueLearner:
             return False
         self._last_copy = episodes_total
         self.target.load_state_dict(self.online.state_dict())
+        if self._target_values is not None:
+            self._target_values.clear()
         for reward in self._intrinsic:
             reward.copy_target()
         return True
@@ -222,6 +247,7 @@ class ValueLearner:
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned; later updates equal those of the saved learner."""
         self.online.load_state_dict(state["online"])
+        self._host.mark_stale()
         self.target.load_state_dict(state["target"])
         set_optimizer_state(self._optimizer, state["optimizer"], capturable=self._captured is not None)
         if self._captured is not None:
@@ -234,9 +260,19 @@ class ValueLearner:
     # ---- parts of an update ----
 
     @torch.no_grad()
-    def _evaluate_next(self, online: Unrolled, seq: SequenceBatch) -> JointValues:
-        """Evaluate the next step with the target copy, at the greedy action of the online copy (double Q-learning)."""
-        target = self.target.unroll(seq, self._generator)
+    def _evaluate_next(self, online: Unrolled, seq: SequenceBatch, indices: NDArray[np.int64]) -> JointValues:
+        """Evaluate the next step with the target copy, at the greedy action of the online copy (double Q-learning).
+
+        Args:
+            online: Forward pass of the online copy.
+            seq: The batch.
+            indices: [B], indices of its episodes in the replay buffer.
+        """
+        if self._target_values is not None and self._caches_target:
+            assert isinstance(self.target, ValueBackbone), "checked by can_cache"
+            target = self._target_values.unroll(self.target, seq, indices)
+        else:
+            target = self.target.unroll(seq, self._generator)
         selector = online if self._config.train.double_q else target
         return self.target.bootstrap(target, seq.rows.select_after(selector.greedy), seq)
 
@@ -317,23 +353,19 @@ class ValueLearner:
         episode_error = losses.error.square().sum(0) / mask.sum(0).clamp_min(1.0)
         return LearnerStats(values, episode_error=episode_error, ratios=ratios)
 
-    def _make_first_step(
-        self, obs: NDArray[np.float32], state: NDArray[np.float32], avail: NDArray[np.bool_]
-    ) -> SequenceBatch:
-        """Make sequences of one step and no transition from B first steps."""
-        obs_BNO, state_BS, avail_BNA = (send(x, self._device) for x in (obs, state, avail))
-        n_batch, n_agents, n_actions = avail.shape
-        action = torch.zeros((0, n_agents), dtype=torch.int64, device=self._device)
-        empty = torch.zeros((0, n_batch), device=self._device)
-        inputs = agent_inputs(obs_BNO, action, n_actions=n_actions, agent_id=self._agent_id)
-        rows = StepRows(np.ones(n_batch, np.int64), 1)
-        return SequenceBatch(rows, inputs, obs_BNO, state_BS, avail_BNA, action, empty, empty, empty, empty, 0)
-
 
 Learner = ValueLearner | MappoLearner
 
 
-def make_learner(config: RunConfig, info: EnvInfo, *, device: torch.device | str, seed: int) -> Learner:
+def make_learner(
+    config: RunConfig,
+    info: EnvInfo,
+    *,
+    device: torch.device | str,
+    seed: int,
+    act_device: torch.device | str = "cpu",
+    target_values: TargetValues | None = None,
+) -> Learner:
     """Make the learner of the configured algorithm: a `MappoLearner` (`on_policy` is True) or a `ValueLearner`.
 
     On a GPU this sets matmul precision and determinism for the whole process.
@@ -343,10 +375,12 @@ def make_learner(config: RunConfig, info: EnvInfo, *, device: torch.device | str
         info: Sizes of the environment.
         device: Device of networks and updates.
         seed: Random seed of the weights and of the learner's generator.
+        act_device: Device that computes actions: the host, or that of the learner.
+        target_values: Cache of the target network's values, see `ValueLearner`.
     """
     if torch.device(device).type == "cuda":
         set_matmul_precision(config.train.matmul_precision)
         set_determinism(config.train.deterministic)
     if config.backbone == "mappo":
-        return MappoLearner(config, info, device=device, seed=seed)
-    return ValueLearner(config, info, device=device, seed=seed)
+        return MappoLearner(config, info, device=device, seed=seed, act_device=act_device)
+    return ValueLearner(config, info, device=device, seed=seed, act_device=act_device, target_values=target_values)

@@ -5,8 +5,8 @@ The input of the critic is the agent-specific global state [state; obs_i]. Both 
 Source: marlbenchmark/on-policy, the feed-forward SMAC runs.
 """
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -15,10 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from emtc_core.arrays import check_shape
 from emtc_core.config.run import RunConfig
 from emtc_core.devices import copy_state, send
 from emtc_core.envs.base import EnvInfo
+from emtc_core.learner.host_network import HostNetwork
+from emtc_core.learner.mappo_controller import ActorCritic, MappoController, append_id, make_critic_inputs
+from emtc_core.learner.networks import copy_network
 from emtc_core.learner.ppo import (
     ValueNorm,
     generalized_advantages,
@@ -93,7 +95,15 @@ class MappoLearner:
 
     on_policy: Literal[True] = True
 
-    def __init__(self, config: RunConfig, info: EnvInfo, *, device: torch.device | str, seed: int) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        info: EnvInfo,
+        *,
+        device: torch.device | str,
+        seed: int,
+        act_device: torch.device | str = "cpu",
+    ) -> None:
         """Make actor and critic from a seed. The state of the global generators does not change.
 
         Args:
@@ -101,6 +111,7 @@ class MappoLearner:
             info: Sizes of the environment.
             device: Device of networks and updates.
             seed: Random seed of the weights and of the learner's generator.
+            act_device: Device that computes actions: the host, or that of the learner.
         """
         self._config, self._info, self._device = config, info, torch.device(device)
         self._frames = config.mappo.stacked_frames
@@ -117,28 +128,24 @@ class MappoLearner:
         self._actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=config.train.lr, eps=1e-5)
         self._critic_optimizer = torch.optim.Adam(self.critic.parameters(), lr=config.train.lr, eps=1e-5)
         self._value_norm = ValueNorm(VALUE_NORM_BETA, self._device)
-        self.start_episodes(1)
+        networks = ActorCritic(self.actor, self.critic, self._value_norm)
+        self._host = HostNetwork(networks)
+        acting = networks if torch.device(act_device).type == self._device.type else self._host.network
+        self._controller = MappoController(acting, info, frames=self._frames)
 
     # ---- acting ----
 
     def start_episodes(self, n_envs: int) -> None:
-        """Clear the stacked frames: every environment starts a new episode."""
-        info = self._info
-        self._stack = np.zeros((n_envs, info.n_agents, self._frames, info.obs_dim), np.float32)
+        """Clear the stacked frames: every environment starts a new episode. It is played with the current weights."""
+        self._host.refresh()
+        self._controller.start_episodes(n_envs)
 
-    @contextmanager
-    def temporary_hidden_state(self) -> Generator[None]:
+    def temporary_hidden_state(self) -> AbstractContextManager[None]:
         """Save the stacked frames, so that other environments can be used inside the context; restore them at exit.
-
-        The name is that of the value learner's method. MAPPO has no recurrent network, so the frames are all its state.
 
         Call `start_episodes` first inside the context.
         """
-        saved = self._stack
-        try:
-            yield
-        finally:
-            self._stack = saved
+        return self._controller.temporary_hidden_state()
 
     def act(
         self, obs: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator
@@ -156,26 +163,12 @@ class MappoLearner:
         Returns:
             [B, N], action indices.
         """
-        n_envs, n_agents = len(self._stack), self._info.n_agents
-        check_shape("obs", obs, (n_envs, n_agents, self._info.obs_dim))
-        self._stack[:, :, :-1] = self._stack[:, :, 1:]
-        self._stack[:, :, -1] = obs
-        with torch.inference_mode():
-            frames = send(self._stack, self._device).flatten(2)
-            logits_BNA = self.actor(self._with_id(frames)).float().cpu().numpy()
-        logits_BNA = np.where(avail, logits_BNA, -np.inf)
-        if epsilon > 0:
-            # Gumbel-max trick: the argmax of logits plus Gumbel noise is a sample of the softmax.
-            logits_BNA += rng.gumbel(size=avail.shape).astype(np.float32)
-        return logits_BNA.argmax(-1)
+        return self._controller.act(obs, avail, epsilon=epsilon, rng=rng)
 
-    @torch.no_grad()
     def q_start(
         self, obs: NDArray[np.float32], state: NDArray[np.float32], avail: NDArray[np.bool_]
     ) -> NDArray[np.float32]:
         """Estimate the value V of the first step of episodes, averaged over agents.
-
-        The name is that of the value learner's method, which returns Q_tot.
 
         Source: the critic of marlbenchmark/on-policy.
 
@@ -187,11 +180,13 @@ class MappoLearner:
         Returns:
             [B], value [return].
         """
-        obs_BKNO = np.zeros((len(obs), self._frames, *obs.shape[1:]), np.float32)
-        state_BKS = np.zeros((len(obs), self._frames, state.shape[1]), np.float32)
-        obs_BKNO[:, -1], state_BKS[:, -1] = obs, state
-        value_BN = self.critic(self._critic_in(self._tensor(obs_BKNO), self._tensor(state_BKS))).squeeze(-1)
-        return self._value_norm.denormalize(value_BN).mean(-1).cpu().numpy()
+        self._host.refresh()
+        return self._controller.q_start(obs, state, avail)
+
+    def copy_policy(self) -> MappoController:
+        """Copy the current policy and value estimate to the host. Later updates do not change the copy."""
+        self._host.refresh()
+        return MappoController(copy_network(self._host.network), self._info, frames=self._frames)
 
     # ---- learning ----
 
@@ -209,6 +204,7 @@ class MappoLearner:
             Means by metric name: over all gradient steps, and of `train/target` and `train/q_taken` over the
             transitions and agents, before the first step.
         """
+        self._host.mark_stale()
         samples = self._samples(episodes)
         settings, reports = self._config.mappo, []
         for _ in range(settings.epochs):
@@ -247,6 +243,7 @@ class MappoLearner:
         self._critic_optimizer.load_state_dict(state["critic_optimizer"])
         self._value_norm.set_state(state["value_norm"])
         self._generator.set_state(state["generator"])
+        self._host.mark_stale()
 
     # ---- parts of an update ----
 
@@ -280,8 +277,8 @@ class MappoLearner:
         avail = self._tensor(np.concatenate([e.avail[:-1] for e in episodes]))
         action = self._tensor(np.concatenate([e.action for e in episodes]))
         real_rows = self._tensor(layout.rows[layout.inside])  # indices in M of the steps before the transitions
-        critic_in = self._critic_in(obs_MKNO, state_MKS)
-        actor_in = self._with_id(obs_MKNO[real_rows].transpose(1, 2).flatten(2))
+        critic_in = make_critic_inputs(obs_MKNO, state_MKS)
+        actor_in = append_id(obs_MKNO[real_rows].transpose(1, 2).flatten(2))
         old_value = self.critic(critic_in).squeeze(-1)
         value = self._value_norm.denormalize(old_value)
         advantage = self._advantages(episodes, layout, value)
@@ -318,16 +315,6 @@ class MappoLearner:
         )
         real_cells = self._tensor(np.flatnonzero(layout.inside))  # indices of the transitions in [E · T]
         return advantage_ETN.flatten(0, 1)[real_cells].float()
-
-    def _critic_in(self, obs_RKNO: Tensor, state_RKS: Tensor) -> Tensor:
-        """Make the critic's inputs. R is the number of episodes or of steps."""
-        obs_RNI = obs_RKNO.transpose(1, 2).flatten(2)
-        state_RNI = state_RKS.flatten(1).unsqueeze(1).expand(-1, obs_RNI.shape[1], -1)
-        return self._with_id(torch.cat([state_RNI, obs_RNI], -1))
-
-    def _with_id(self, x_BNI: Tensor) -> Tensor:
-        ids = torch.eye(self._info.n_agents, device=x_BNI.device).expand(len(x_BNI), -1, -1)
-        return torch.cat([x_BNI, ids], -1)
 
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
         return send(array, self._device)

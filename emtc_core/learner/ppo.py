@@ -4,7 +4,7 @@ Shapes differ, so each function documents its own. Advantages are [E, T, N]; los
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import huber_loss
 
 from emtc_core.replay_buffer.buffer import StateDict
@@ -132,16 +132,22 @@ def mean_entropy(log_probs: Tensor, alive: Tensor) -> Tensor:
     return (entropy_R * alive).sum() / alive.sum().clamp_min(1.0)
 
 
-class ValueNorm:
+class ValueNorm(nn.Module):
     """Normalization of values by running moments.
 
     Mean and mean square are exponential averages, divided by their accumulated weight to remove the bias of the start.
     """
 
+    _mean: Tensor
+    _square: Tensor
+    _weight: Tensor
+
     def __init__(self, beta: float, device: torch.device) -> None:
         """Set all averages to 0; `beta` is the weight of the previous average."""
+        super().__init__()
         self._beta = beta
-        self._mean, self._square, self._weight = torch.zeros(3, device=device).unbind()
+        for name in ("_mean", "_square", "_weight"):
+            self.register_buffer(name, torch.zeros((), device=device))
 
     def update(self, values: Tensor) -> None:
         """Update the averages with the mean and the mean square of values.

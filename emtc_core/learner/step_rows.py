@@ -113,6 +113,25 @@ class StepRows:
         """
         return rows[self.n_sequences :]
 
+    def list_sequences(self) -> list[NDArray[np.int64]]:
+        """Return the indices of the rows of each sequence.
+
+        Source: implementation detail.
+        """
+        order = np.argsort(self._sequences, kind="stable")
+        return np.split(order, self.lengths.cumsum()[:-1])
+
+    def select_sequences(self, is_selected: NDArray[np.bool_]) -> tuple[Tensor, "StepRows"]:
+        """Return the indices of the rows of some sequences, and the layout of these rows.
+
+        Source: implementation detail.
+
+        Args:
+            is_selected: [B] boolean.
+        """
+        indices = is_selected[self._sequences].nonzero()[0]
+        return torch.from_numpy(indices), StepRows(self.lengths[is_selected], self.n_steps)
+
     @cached_property
     def parts(self) -> list[Part]:
         """Parts with about the same number of rows; one part if there are few sequences.
@@ -135,6 +154,11 @@ class StepRows:
     def _is_row(self) -> NDArray[np.bool_]:
         """Whether the padded array [T, B] has a row there, not padding."""
         return np.arange(self.n_steps)[:, None] < self.lengths
+
+    @cached_property
+    def _sequences(self) -> NDArray[np.int64]:
+        """Index [R] of the sequence of each row."""
+        return self._is_row.nonzero()[1]
 
     @cached_property
     def _padded_indices(self) -> Tensor:

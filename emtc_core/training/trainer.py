@@ -25,10 +25,11 @@ import torch
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
 from emtc_core.control import CommandHandler, Control, Question, StopRequested
-from emtc_core.devices import choose_replay_device
+from emtc_core.devices import choose_act_device, choose_replay_device
 from emtc_core.envs.base import VectorEnv
 from emtc_core.gate.temperature import Temperature
 from emtc_core.learner.learner import ValueLearner, make_learner
+from emtc_core.learner.target_values import TargetValues
 from emtc_core.learner.targets import LearnerStats
 from emtc_core.memory_estimate import count_replay_steps, estimate_memory
 from emtc_core.recorder import Recorder
@@ -81,7 +82,15 @@ class Trainer:
         self.checkpoints = checkpoints
         self._on_progress = on_progress
         train = config.train
-        self._learner = make_learner(config, env.info, device=device, seed=derive_seed(config.seed, "learner"))
+        self._target_values = TargetValues()
+        self._learner = make_learner(
+            config,
+            env.info,
+            device=device,
+            seed=derive_seed(config.seed, "learner"),
+            act_device=choose_act_device(train.act_device, device=device, n_rows=train.n_envs * env.info.n_agents),
+            target_values=self._target_values,
+        )
         self.memory_sizes = estimate_memory(config, env.info)
         self.replay_device = choose_replay_device(
             train.replay_device, device=device, size_bytes=self.memory_sizes["replay"]
@@ -115,6 +124,7 @@ class Trainer:
             "episodic": self._episodic,
             "temperature": self._temperature,
             "replay_buffer": self._replay_buffer,
+            "target_values": self._target_values,
             "rollout": self._rollout,
             "best": self._best,
             "metrics_window": self._window,
@@ -198,7 +208,7 @@ class Trainer:
         if self._learner.on_policy:
             self._rollout.add(episode)
         else:
-            self._replay_buffer.add(
+            index = self._replay_buffer.add(
                 episode,
                 slots=stored.incentive_slots,
                 uids=stored.uids,
@@ -206,6 +216,7 @@ class Trainer:
                 beta=gate.beta if gate is not None and uses_gate else None,
                 number=self._episode,
             )
+            self._target_values.discard(index)
         self._recorder.record_episode(stored.make_record(episode, self._episode, first, tau=tau, uses_gate=uses_gate))
         self._window.add_episode(episode, is_success=self._is_success(episode.episode_return))
         self._window.add(self._hooks.on_episode(episode, self.env_step))

@@ -207,22 +207,82 @@ def compare_weights(one: Any, other: Any) -> None:
             compare_weights(one[key], other[key])
 
 
-def act(algo: str) -> None:
+def act(algo: str, act_device: torch.device | str) -> None:
     """Act greedily and at random in three games; the actions must be those of the CPU."""
-    learners = [make_learner(make_config(algo), BLOCKS, device=device, seed=1) for device in ("cpu", GPU)]
+    config = make_config(algo)
+    learners = [make_learner(config, BLOCKS, device="cpu", seed=1)]
+    learners.append(make_learner(config, BLOCKS, device=GPU, seed=1, act_device=act_device))
     rng = np.random.default_rng(0)
     for learner in learners:
         learner.start_episodes(3)
     for epsilon in (0.0, 0.5, 1.0, 0.0):
-        obs = rng.normal(size=(3, BLOCKS.n_agents, BLOCKS.obs_dim)).astype(np.float32)
-        state = rng.normal(size=(3, BLOCKS.state_dim)).astype(np.float32)
-        avail = np.ones((3, BLOCKS.n_agents, BLOCKS.n_actions), np.bool_)
+        obs, state, avail = draw_step(rng)
         one, other = (
             learner.act(obs, avail, epsilon=epsilon, rng=np.random.default_rng(7)).tolist() for learner in learners
         )
         assert one == other
         values = [learner.q_start(obs, state, avail) for learner in learners]
         np.testing.assert_allclose(*values, rtol=1e-3, atol=1e-5)
+
+
+def draw_step(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw observations and states of three games; all actions are available."""
+    obs = rng.normal(size=(3, BLOCKS.n_agents, BLOCKS.obs_dim)).astype(np.float32)
+    state = rng.normal(size=(3, BLOCKS.state_dim)).astype(np.float32)
+    return obs, state, np.ones((3, BLOCKS.n_agents, BLOCKS.n_actions), np.bool_)
+
+
+def play(policy: Any) -> list[list]:
+    """Play a few greedy steps; the host must not wait for the GPU in them."""
+    rng = np.random.default_rng(0)
+    policy.start_episodes(3)
+    with refusing_waits():
+        steps = [draw_step(rng) for _ in range(5)]
+        return [policy.act(obs, avail, epsilon=0.0, rng=rng).tolist() for obs, _, avail in steps]
+
+
+def act_with_new_weights(algo: str) -> None:
+    """Play after each change of the weights: with the current ones, of which the host gets one copy for each change."""
+    config = make_config(algo, **SECTIONS.get(algo, {}) | {"train": {"lr": 0.1}})
+    learner, on_cpu = (make_learner(config, BLOCKS, device=device, seed=1) for device in (GPU, "cpu"))
+
+    def check() -> list[list]:
+        on_cpu.set_state(tree_map(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x, learner.get_state()))
+        ACTIVITY.clear()
+        actions = play(learner)
+        assert ACTIVITY.waits.total() == 1, "one copy of the weights"
+        assert ACTIVITY.launches.total() == 2, ACTIVITY.launches
+        ACTIVITY.clear()
+        policy = learner.copy_policy()
+        with learner.temporary_hidden_state():
+            play(learner)
+        assert play(policy) == play(on_cpu) == actions
+        obs, state, avail = draw_step(np.random.default_rng(3))
+        np.testing.assert_array_equal(policy.q_start(obs, state, avail), on_cpu.q_start(obs, state, avail))
+        assert not ACTIVITY.waits, "the weights have not changed"
+        assert not ACTIVITY.launches
+        return actions
+
+    before, saved = check(), learner.get_state()
+    update(learner, config, device=GPU, home=None)
+    after = check()
+    update(learner, config, device=GPU, home=None)
+    assert len({str(actions) for actions in (before, after, check())}) == 3, "or this shows nothing"
+    learner.set_state(saved)
+    assert check() == before
+
+
+def train_alike() -> None:
+    """Train a run on the CPU and on the GPU: every action of every episode must be the same."""
+    actions = []
+    for device in ("cpu", "cuda"):
+        with tempfile.TemporaryDirectory() as folder:
+            trainer, recorder = make_trainer(short_config(steps=500), Path(folder), device=device)
+            trainer.run()
+        assert trainer._updates > 5
+        played = [record.action.tolist() for record in recorder.episodes]
+        actions.append(played + [p.action.tolist() for record in recorder.evaluations for p in record.playbacks])
+    assert actions[0] == actions[1]
 
 
 def embed(kind: Literal["tcse", "random"]) -> None:
@@ -500,7 +560,11 @@ def list_cases() -> dict[str, Callable[[], None]]:
         config = make_config(name.partition(",")[0], **sections)
         cases[f"captured updates, {name}"] = partial(capture_updates, config, [5] * (WARM_UP + 2), replays=2)
     cases |= {f"{precision} precision": partial(check_precision, precision) for precision in ("highest", "high")}
-    cases |= {f"acting, {algo}": partial(act, algo) for algo in ACTING}
+    cases["training, actions"] = train_alike
+    for algo in ACTING:
+        cases[f"acting, {algo}"] = partial(act, algo, "cpu")
+        cases[f"acting on the GPU, {algo}"] = partial(act, algo, GPU)
+        cases[f"acting with new weights, {algo}"] = partial(act_with_new_weights, algo)
     cases |= {f"embedding, {kind}": partial(embed, kind) for kind in ("tcse", "random")}
     cases |= {f"refit, {kind}": partial(refit, kind) for kind in ("tcse", "dcae")}
     cases["search"] = search

@@ -59,12 +59,14 @@ class Activity:
     launches: Counter[str] = field(default_factory=Counter)  # by operation
     sent_bytes: list[int] = field(default_factory=list)  # of each copy from the host
     replayed: int = 0  # operations inside of replays
+    waits: Counter[str] = field(default_factory=Counter)  # of the host for the GPU, by reason
 
     def clear(self) -> None:
         """Count from zero."""
         self.launches.clear()
         self.replayed = 0
         self.sent_bytes.clear()
+        self.waits.clear()
 
 
 ACTIVITY = Activity()
@@ -410,6 +412,7 @@ def _find_wait(name: str, args: Any, kwargs: Any, device: torch.device | None) -
 
 
 def _wait(reason: str) -> None:
+    ACTIVITY.waits[reason] += 1
     if Graph.recording is not None:
         raise RuntimeError(f"operation not permitted when stream is capturing: {reason}")
     if _refuses_waits[0]:

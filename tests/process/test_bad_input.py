@@ -44,7 +44,7 @@ def test_so_does_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what is asked for")
-@pytest.mark.parametrize("key", ["train.device", "train.replay_device", "memory.index_device"])
+@pytest.mark.parametrize("key", ["train.device", "train.act_device", "train.replay_device", "memory.index_device"])
 def test_a_device_that_is_not_there_is_refused_before_anything_is_created(tmp_path: Path, key: str) -> None:
     done = emtc("train", "--set", f"{key}=cuda", "--db", f"sqlite:///{tmp_path / 'x.db'}")
     assert (done.returncode, len(done.stderr.strip().splitlines())) == (2, 1)

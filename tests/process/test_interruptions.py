@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from sqlalchemy import update
 
 from app.analysis.provenance import library_versions
 from app.jobs.resume import claim_to_resume
@@ -16,9 +18,10 @@ from app.jobs.train_process import train_detached
 from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import list_algos
-from emtc_core.errors import StorageError
+from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database
 from storage.files import run_folder
+from storage.models import Run
 from storage.retry import retry_transient
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run
@@ -103,6 +106,18 @@ def check_that_interruptions_change_nothing(
         assert rows(db.url, table) == rows(whole.url, table), table
     for each in (whole, db):
         each.dispose()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what is asked for")
+def test_the_device_that_acts_is_chosen_again_on_another_machine(tmp_path: Path) -> None:
+    db, run_id = make_run(tmp_path, "skirmish", "3m", "emtc-qplex", 100, "train.act_device=cuda")
+    with db.transaction() as connection:
+        connection.execute(update(Run).values(host="elsewhere"))
+    assert train_run(db, run_id, resume=False).status == "finished"
+    (tmp_path / "here").mkdir()
+    db, run_id = make_run(tmp_path / "here", "skirmish", "3m", "emtc-qplex", 100, "train.act_device=cuda")
+    with pytest.raises(ConfigError, match="act_device"):
+        train_run(db, run_id, resume=False)
 
 
 def test_every_question_of_a_trainer_to_its_database_may_be_refused_once(

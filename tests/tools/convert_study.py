@@ -59,6 +59,7 @@ ADDED_SETTINGS: Final[dict[str, Any]] = {
     "memory.shift_on_success": True,
     "record.callbacks": "",
     "record.metrics": "",
+    "train.act_device": "auto",
     "train.deterministic": False,
     "train.eps_schedule": "linear",
     "train.matmul_precision": "highest",

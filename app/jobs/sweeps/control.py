@@ -52,7 +52,7 @@ def check_plan(plan: Plan, *, remote: bool = False) -> None:
     for run in plan.runs:
         train = run.config.train
         sizes = (train.replay, train.batch, train.n_envs, train.t_max)  # these decide whether the buffer fits
-        devices = (train.device, train.replay_device, run.config.memory.index_device)
+        devices = (train.device, train.act_device, train.replay_device, run.config.memory.index_device)
         configs[run.config.env.model_dump_json(), *devices, *sizes] = run.config
     for config in configs.values():
         check_startable(config)

@@ -88,7 +88,8 @@ class EligibilityCheck:
         except ConfigError as exc:  # another version of the program queued the run
             return str(exc)
         train = config.train
-        key = (config.env.model_dump_json(), train.device, train.replay_device, config.memory.index_device)
+        devices = (train.device, train.act_device, train.replay_device, config.memory.index_device)
+        key = (config.env.model_dump_json(), *devices)
         if key not in self._reasons:
             self._reasons[key] = self._find_obstacle(config)
         return self._reasons[key]
