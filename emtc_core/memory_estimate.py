@@ -9,7 +9,7 @@ from typing import Final
 
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.replay_buffer.sizes import PAGE_ROWS, count_max_pages, count_row_bytes
+from emtc_core.replay_buffer.sizes import PAGE_ROWS, count_max_pages, count_row_bytes, count_state_bytes
 
 TRAINER_BYTES: Final = 600_000_000
 """Memory of a trainer without episodes and nodes: libraries, networks, and temporary data of an update [bytes]."""
@@ -32,8 +32,7 @@ def estimate_memory(config: RunConfig, info: EnvInfo | None) -> dict[str, int]:
     if info is None:
         return {"trainer": TRAINER_BYTES}
     train = config.train
-    row_bytes, max_steps = count_row_bytes(info), count_replay_steps(config, info)
-    replay_rows = (1 + count_max_pages(train.replay, info, max_steps)) * PAGE_ROWS
+    row_bytes, replay_rows = count_row_bytes(info), _count_replay_rows(config, info)
     # a batch, its copy, and the episodes that are being played
     batch_rows = (2 * train.batch + train.n_envs) * (info.episode_limit + 1)
     sizes = {"trainer": TRAINER_BYTES, "replay": replay_rows * row_bytes, "batches": batch_rows * row_bytes}
@@ -46,6 +45,16 @@ def estimate_memory(config: RunConfig, info: EnvInfo | None) -> dict[str, int]:
         max_states = 2 * (train.t_max + info.episode_limit)  # a step may end an episode, which has one state more
         sizes["nodes"] = min(config.memory.capacity, max_states) * node_bytes
     return sizes
+
+
+def count_replay_states_bytes(config: RunConfig, info: EnvInfo) -> int:
+    """Return the size of the host's copy of the states in a replay buffer that is on a GPU [bytes]."""
+    return _count_replay_rows(config, info) * count_state_bytes(info)
+
+
+def _count_replay_rows(config: RunConfig, info: EnvInfo) -> int:
+    max_steps = count_replay_steps(config, info)
+    return (1 + count_max_pages(config.train.replay, info, max_steps)) * PAGE_ROWS
 
 
 def describe_memory(sizes: Mapping[str, int], *, replay_device: str, host_bytes: int) -> list[str]:

@@ -11,7 +11,10 @@ A graph repeats operations at fixed addresses. So the step
 
 Libraries load data at their first call, which a capture does not allow. So the first `WARM_UP` repeats are launched
 operation by operation, on the stream that is captured later. If the capture fails, all repeats are launched operation
-by operation, with the same results.
+by operation, with the same results. Steps can share stream and memory. If the capture of one fails, no other is tried.
+
+Before a capture, PyTorch waits for the GPU and frees all unused memory. So steps that are needed later are captured
+together with the first one, by `capture_now`.
 """
 
 import inspect
@@ -19,6 +22,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,6 +33,15 @@ _CAPTURE_LOCK = threading.Lock()
 
 WARM_UP = 3
 """Number of repeats before the capture."""
+
+
+@dataclass
+class _CaptureState:
+    """What steps share that are captured on one stream."""
+
+    stream: torch.cuda.Stream
+    pool: Any
+    has_failed: bool = False
 
 
 class RepeatedStep:
@@ -56,25 +69,37 @@ class RepeatedStep:
         self._get_step = weakref.WeakMethod(step) if inspect.ismethod(step) else lambda: step
         self._device, self._name = device, name
         self._warm_ups_left = WARM_UP
-        self._can_capture = device.type == "cuda"
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._stream: torch.cuda.Stream | None = None
-        self._pool: Any = None
-        if self._can_capture:
-            self._stream = torch.cuda.Stream(device) if shared is None else shared._stream
-            self._pool = torch.cuda.graph_pool_handle() if shared is None else shared._pool
+        self._state: _CaptureState | None = None
+        if shared is not None:
+            self._state = shared._state
+        elif device.type == "cuda":
+            self._state = _CaptureState(torch.cuda.Stream(device), torch.cuda.graph_pool_handle())
 
     def run(self, times: int) -> None:
         """Run the step this many times, without waiting for the device."""
         for _ in range(times):
             self._run_once()
 
+    def capture_now(self) -> bool:
+        """Run the step once, and capture it. The caller restores what this run changes.
+
+        Returns:
+            Whether it is captured. If not, a line of the log says why, and all repeats have the same results.
+        """
+        if self._state is not None and not self._state.has_failed:
+            self._warm_up(self._state.stream)
+            self._capture(self._state)
+        return self._graph is not None
+
     def _run_once(self) -> None:
-        if self._can_capture and self._graph is None:
+        state = self._state
+        if state is not None and not state.has_failed and self._graph is None:
             if self._warm_ups_left:
-                self._warm_up()
+                self._warm_ups_left -= 1
+                self._warm_up(state.stream)
                 return
-            self._capture()
+            self._capture(state)
         if self._graph is None:
             self._call_step()
         else:
@@ -85,15 +110,14 @@ class RepeatedStep:
         assert step is not None, "the object of the step runs it, so it exists"
         step()
 
-    def _warm_up(self) -> None:
-        assert self._stream is not None, "it exists on a GPU"
-        self._warm_ups_left -= 1
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
+    def _warm_up(self, stream: torch.cuda.Stream) -> None:
+        """Launch the step operation by operation on the stream that is captured later."""
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
             self._call_step()
-        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        torch.cuda.current_stream(self._device).wait_stream(stream)
 
-    def _capture(self) -> None:
+    def _capture(self, state: _CaptureState) -> None:
         """Record the step without executing it. If that fails, no further capture is tried."""
         graph = torch.cuda.CUDAGraph()
         stream_before = torch.cuda.current_stream(self._device)
@@ -101,12 +125,12 @@ class RepeatedStep:
             # Threads that write a checkpoint or train the networks meanwhile may allocate memory.
             with (
                 _CAPTURE_LOCK,
-                torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
+                torch.cuda.graph(graph, state.pool, state.stream, capture_error_mode="thread_local"),
             ):
                 self._call_step()
         except RuntimeError as exc:
             torch.cuda.set_stream(stream_before)  # after a failed capture, torch leaves this thread on the other stream
-            self._can_capture = False
+            state.has_failed = True
             _LOG.warning(
                 "The %s is launched operation by operation, with the same results in more time, because it could not "
                 "be captured as a CUDA graph: %s",

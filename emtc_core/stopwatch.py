@@ -1,6 +1,7 @@
 """Measurement of the time of work on a device."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,11 +15,12 @@ class Elapsed:
     events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
 
     def read_ms(self) -> float:
-        """Return the time [ms]. Waits until the GPU has reached the second event."""
+        """Return the time [ms]. Waits until the GPU has reached the second event, if it has not yet."""
         if self.events is None:
             return self.host_ms
         start, end = self.events
-        end.synchronize()
+        if not end.query():
+            end.synchronize()
         return start.elapsed_time(end)
 
 
@@ -37,6 +39,15 @@ class Stopwatch:
         """Return the time until now, to be read later. The stopwatch continues."""
         events = (self._event, _record_event()) if self._event else None
         return Elapsed(1e3 * (time.perf_counter() - self._started_s), events)
+
+
+def compute_mean_ms(times: Sequence[Elapsed]) -> float:
+    """Return the mean of times [ms] that were measured one after the other on one stream.
+
+    Only the newest may be a time that the GPU has not reached, so the others are read without a wait.
+    """
+    newest_first = [elapsed.read_ms() for elapsed in reversed(times)]
+    return sum(newest_first) / len(newest_first)
 
 
 def _record_event() -> torch.cuda.Event:

@@ -191,6 +191,7 @@ class CheckpointConfig(ConfigSection):
     """When checkpoints are saved, and how many are kept."""
 
     interval: Steps = 20_000
-    """Env steps between checkpoints; one more after the first 1000 steps, and one at each stop [env steps]."""
+    """Env steps between checkpoints, and at least 60 s; one more after the first 1000 steps, and one at each stop
+    [env steps]."""
     keep: Annotated[int, Field(ge=1, le=100)] = 2
     """Number of checkpoints that are kept. The learner of the best evaluation is kept in addition."""

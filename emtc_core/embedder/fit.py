@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from emtc_core.devices import send_tensor
+from emtc_core.devices import fetch, send_tensor
 from emtc_core.embedder.augmentation import augment, count_views
 from emtc_core.embedder.device_step import get_device_step
 from emtc_core.embedder.info_nce_gradient import info_nce_gradient
@@ -108,7 +108,10 @@ def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
         terms_5 = _fit_on_cpu(embedder, state_MS, time_M1, h_M, batch=B)
     else:
         terms_5 = get_device_step(embedder, rows=B, batches=updates).fit(embedder, state_MS, time_M1, h_M)
-    loss, return_loss, state_loss, info_nce, accuracy = terms_5.tolist()
+    terms, encoder = fetch(terms_5), fetch(embedder.pack_encoder())
+    seconds = watch.stop().read_ms() / 1e3  # waits for a GPU, so both copies are complete
+    embedder.on_new_weights(encoder.value)
+    loss, return_loss, state_loss, info_nce, accuracy = terms.value.tolist()
     if not np.isfinite(loss):
         raise NonFiniteLossError(f"The embedder's loss must be finite, got {loss}. Lower embed.lr.")
     return EmbedStats(
@@ -120,7 +123,7 @@ def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
         info_nce_chance=1 / B if np.isfinite(accuracy) else accuracy,
         return_unit=unit,
         updates=updates,
-        seconds=watch.stop().read_ms() / 1e3,
+        seconds=seconds,
     )
 
 

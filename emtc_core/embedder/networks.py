@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.memory import EmbedConfig
-from emtc_core.devices import copy_state, send_tensor
+from emtc_core.devices import copy_state, fetch, send_tensor
 from emtc_core.embedder.float64_encoder import encode_float64
+from emtc_core.embedder.padded_layers import Layers, PaddedLayers
 from emtc_core.embedder.return_scale import ReturnScale
 
 State = NDArray[np.float32] | Tensor
@@ -24,12 +25,6 @@ Times = NDArray[np.integer[Any]] | Tensor
 
 HOST = torch.device("cpu")
 RANDOM_PROJECTION_SEED = 123456  # as in EMU and EMC (B13)
-# BLAS uses other kernels for fewer rows than MIN_ROWS, for a number of rows that is not a multiple of ROW_TILE, and for
-# a width that is not a multiple of WIDTH. With those kernels the last bit of a row depends on the number of rows.
-MIN_ROWS = 64
-ROW_TILE = 4
-WIDTH = 16
-CHUNK_ROWS = (2048, 65_536)  # on a CPU, so that the outputs of the layers fit into the cache, and on a GPU
 
 
 class Encoder(nn.Module):
@@ -88,7 +83,11 @@ def hidden_layers(part: Encoder | Decoder) -> list[nn.Linear]:
 
 
 class Embedder:
-    """The built-in embedders of `embed.type`. Only `fit` uses the decoder and the optimizer."""
+    """The built-in embedders of `embed.type`. Only `fit` uses the decoder and the optimizer.
+
+    An embedder on a GPU has a copy of the encoder's weights on the host, so that the embedding of one episode does not
+    wait for the GPU. Whatever changes the weights calls `on_new_weights`.
+    """
 
     def __init__(
         self, config: EmbedConfig, *, state_dim: int, episode_limit: int, device: str | torch.device, seed: int
@@ -102,6 +101,8 @@ class Embedder:
         self.return_scale = ReturnScale(config.return_scale)
         self.device_step: object = None
         """Buffers and CUDA graph that `fit` reuses on a GPU (`device_step.DeviceStep`)."""
+        self._host_layers: Layers | None = None
+        self._padded_layers: dict[torch.device, PaddedLayers] = {}
         if config.type == "random":
             self.projection = _random_projection(state_dim, config.dim).to(self.device)
         else:
@@ -137,6 +138,39 @@ class Embedder:
                 if isinstance(layer, nn.Linear):
                     _draw_linear(layer, self._init_generator)
         self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.lr, fused=True)
+        self.on_new_weights()
+
+    def pack_encoder(self) -> Tensor:
+        """Copy all parameters of the encoder to one vector [P] on the device, dimensionless.
+
+        Source: implementation detail.
+        """
+        return torch.cat([parameter.detach().flatten() for parameter in self.encoder.parameters()])
+
+    def on_new_weights(self, on_host: Tensor | None = None) -> None:
+        """Drop everything that was made from the previous weights. Must be called after each change of the encoder.
+
+        Source: implementation detail.
+
+        Args:
+            on_host: [P], result of `pack_encoder` on the host, dimensionless. None: the next embedding on the host
+                copies the weights, which waits for a GPU.
+        """
+        self._padded_layers.clear()
+        self._host_layers = None if on_host is None else self._unpack_encoder(on_host)
+
+    def _unpack_encoder(self, packed: Tensor) -> Layers:
+        """Return weights and biases of the encoder as views of the result of `pack_encoder`."""
+        layers: Layers = []
+        for layer in self._encoder_layers():
+            weight, bias, packed = packed.split(
+                [layer.weight.numel(), len(layer.bias), len(packed) - layer.weight.numel() - len(layer.bias)]
+            )
+            layers.append((weight.view_as(layer.weight), bias))
+        return layers
+
+    def _encoder_layers(self) -> list[nn.Linear]:
+        return [*hidden_layers(self.encoder), self.encoder.out]
 
     @torch.no_grad()
     def embed(self, state: State, t: Times, *, for_write: bool = False) -> Tensor:
@@ -153,19 +187,40 @@ class Embedder:
         Returns:
             [M, X] float32 [embedding], on the embedder's device.
         """
+        return self._embed(state, t, for_write=for_write, device=self.device)
+
+    @torch.no_grad()
+    def embed_to_host(self, state: State, t: Times, *, for_write: bool = False) -> NDArray[np.float32]:
+        """Embed states like `embed`, but on the host. For few rows this is faster than to wait for a GPU.
+
+        Source: `embed`.
+
+        Args:
+            state: [M, S] float32 [state features].
+            t: [M], time steps in the episode [steps].
+            for_write: See `embed`.
+
+        Returns:
+            [M, X] float32 [embedding].
+        """
+        return self._embed(state, t, for_write=for_write, device=HOST).numpy()
+
+    def _embed(self, state: State, t: Times, *, for_write: bool, device: torch.device) -> Tensor:
         check_shape("state", state, (None, self.state_dim))
         check_shape("t", t, (len(state),))
-        state_MS, time_M1 = self.to_inputs(state, t, for_write=for_write)
-        M = len(state_MS)
-        C = _padded_rows(min(M, CHUNK_ROWS[self.device.type == "cuda"]))
-        layers = self._widened_layers()
-        buffers = [torch.zeros(C, len(weight_KN), device=self.device) for weight_KN, _ in layers]
-        buffers.append(torch.empty(C, layers[-1][0].shape[1], device=self.device))
-        x_MX = torch.empty(M, self.dim, device=self.device)
-        for start in range(0, M, C):
-            rows = slice(start, min(start + C, M))
-            x_MX[rows] = _encode(layers, buffers, state_MS[rows], time_M1[rows])[:, : self.dim]
-        return x_MX
+        if device not in self._padded_layers:
+            self._padded_layers[device] = PaddedLayers(self._get_layers(device), n_inputs=self.state_dim + 1)
+        return self._padded_layers[device].encode(*self._to_inputs(state, t, for_write=for_write, device=device))
+
+    def _get_layers(self, device: torch.device) -> Layers:
+        """Return the encoder's weights [N, K] and biases [N] on its own device or on the host."""
+        if self.config.type == "random":
+            return [(self.projection.to(device).t(), None)]
+        if device == self.device:
+            return [(layer.weight.detach(), layer.bias.detach()) for layer in self._encoder_layers()]
+        if self._host_layers is None:
+            self._host_layers = self._unpack_encoder(fetch(self.pack_encoder()).wait())
+        return self._host_layers
 
     @torch.no_grad()
     def embed_float64(self, state: State, t: Times, *, for_write: bool = False) -> NDArray[np.float64]:
@@ -188,9 +243,8 @@ class Embedder:
         check_shape("t", t, (len(state),))
         inputs = torch.cat(self._to_inputs(state, t, for_write=for_write, device=HOST), dim=1).numpy()
         if self.config.type == "random":
-            return encode_float64([(self.projection, None)], inputs[:, :-1])
-        layers = (*hidden_layers(self.encoder), self.encoder.out)
-        return encode_float64([(layer.weight.t(), layer.bias) for layer in layers], inputs)
+            inputs = inputs[:, :-1]
+        return encode_float64([(weight.t(), bias) for weight, bias in self._get_layers(HOST)], inputs)
 
     def to_inputs(self, state: State, t: Times, *, for_write: bool = False) -> tuple[Tensor, Tensor]:
         """Convert states and time steps to the inputs of the encoder, on the device.
@@ -211,17 +265,6 @@ class Embedder:
         plus_one = for_write and self.config.time_norm == "write_T_lim+1"
         state_MS, time_M = (_send(values, device).to(torch.float32) for values in (state, t))
         return state_MS, time_M.unsqueeze(1) / (self.episode_limit + plus_one)
-
-    def _widened_layers(self) -> list[tuple[Tensor, Tensor | None]]:
-        """List the weights [K, N] and biases [N] of the layers, padded with zero units to multiples of WIDTH."""
-        if self.config.type == "random":
-            return [_widen(self.projection.t(), None, inputs=self.state_dim + 1)]
-        widened: list[tuple[Tensor, Tensor | None]] = []
-        inputs = self.state_dim + 1
-        for layer in (*hidden_layers(self.encoder), self.encoder.out):
-            widened.append(_widen(layer.weight, layer.bias, inputs=inputs))
-            inputs = widened[-1][0].shape[1]
-        return widened
 
     def get_state(self) -> dict[str, Any]:
         """Return a copy of everything that affects future results, as tensors, primitives and dictionaries."""
@@ -247,32 +290,7 @@ class Embedder:
         self.return_scale.set_state(state["return_scale"])
         self.generator.set_state(state["generator"])
         self._init_generator.set_state(state["init_generator"])
-
-
-def _widen(weight: Tensor, bias: Tensor | None, *, inputs: int) -> tuple[Tensor, Tensor | None]:
-    """Pad weights [N, K] with zeros to K = `inputs` and to a multiple of WIDTH for N; return the transpose."""
-    extra = -weight.shape[0] % WIDTH
-    padded = nn.functional.pad(weight, (0, inputs - weight.shape[1], 0, extra))
-    return padded.t(), None if bias is None else nn.functional.pad(bias, (0, extra))
-
-
-def _padded_rows(n_rows: int) -> int:
-    """Return the smallest number of rows >= `n_rows` for which a row's bits do not depend on the number of rows."""
-    return max(n_rows + -n_rows % ROW_TILE, MIN_ROWS)
-
-
-def _encode(
-    layers: list[tuple[Tensor, Tensor | None]], buffers: list[Tensor], state_MS: Tensor, time_M1: Tensor
-) -> Tensor:
-    """Compute the layers for one chunk of rows, padded by `_padded_rows`, in preallocated arrays."""
-    rows = _padded_rows(len(state_MS))
-    x, *outputs = (part[:rows] for part in buffers)
-    x[: len(state_MS), :-1] = state_MS
-    x[: len(state_MS), -1:] = time_M1
-    for (weight, bias), output in zip(layers, outputs, strict=True):
-        torch.mm(x, weight, out=output) if bias is None else torch.addmm(bias, x, weight, out=output)
-        x = output if output is outputs[-1] else output.relu_()
-    return x[: len(state_MS)]
+        self.on_new_weights()
 
 
 def _send(values: State | Times, device: torch.device) -> Tensor:

@@ -70,12 +70,27 @@ class PluginEmbedder(Embedder):
         Raises:
             PluginError: If the plug-in returns another shape.
         """
+        return torch.from_numpy(self.embed_to_host(state, t)).to(self.device)
+
+    def embed_to_host(self, state: State, t: Times, *, for_write: bool = False) -> NDArray[np.float32]:
+        """Embed states like `embed`; return an array.
+
+        Source: the plug-in.
+
+        Args:
+            state: [M, S] float32 [state features].
+            t: [M], time steps in the episode [steps].
+            for_write: Not used by plug-ins.
+
+        Returns:
+            [M, X] float32 [embedding].
+        """
         x_MX = np.asarray(self._implementation.embed(_on_host(state, np.float32), _on_host(t, np.int64)), np.float32)
         if x_MX.shape != (len(state), self.dim):
             raise PluginError(
                 f"The embedder {self.config.type} must return shape {(len(state), self.dim)}, got {x_MX.shape}."
             )
-        return torch.from_numpy(x_MX.copy()).to(self.device)
+        return x_MX.copy()
 
     def embed_float64(self, state: State, t: Times, *, for_write: bool = False) -> NDArray[np.float64]:
         """Return the result of `embed` as float64; the plug-in chooses the precision of its computation.
@@ -90,7 +105,7 @@ class PluginEmbedder(Embedder):
         Returns:
             [M, X] float64 [embedding].
         """
-        return self.embed(state, t).cpu().numpy().astype(np.float64)
+        return self.embed_to_host(state, t).astype(np.float64)
 
     def fit(self, sample: Sample) -> dict[str, float]:
         """Train the plug-in on a sample of nodes; return its metrics by name `user/...`."""

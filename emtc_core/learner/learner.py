@@ -46,6 +46,7 @@ from emtc_core.learner.targets import (
     episodic_incentive,
     gate_ratios,
     masked_mean,
+    pack_stats,
 )
 from emtc_core.replay_buffer.buffer import Batch
 from emtc_core.threads import start_task
@@ -97,7 +98,7 @@ class ValueLearner:
         is_captured = self._device.type == "cuda" and config.backbone in MIXERS and not self._intrinsic
         self._optimizer = make_optimizer(config.train, self._parameters, capturable=is_captured)
         self._captured = (
-            CapturedUpdates(self._update_as_one, self._parameters, episode_limit=info.episode_limit)
+            CapturedUpdates(self._update_as_one, self._parameters, self._optimizer, episode_limit=info.episode_limit)
             if is_captured
             else None
         )
@@ -179,6 +180,8 @@ class ValueLearner:
         self._host.mark_stale()
         if self._captured is not None:
             return self._captured.run(batch, recalled)
+        batch = batch.to(self._device)
+        recalled = None if recalled is None else recalled.to(self._device)
         return self._update_as_one(batch, recalled, env_step)
 
     def _update_as_one(self, batch: Batch, recalled: IncentiveInputs | None, env_step: int = 0) -> LearnerStats:
@@ -340,7 +343,7 @@ class ValueLearner:
         incentive: Incentive | None,
         recalled: IncentiveInputs | None,
     ) -> LearnerStats:
-        values = {name: value.detach() for name, value in losses.values.items()}
+        values = dict(losses.values)
         values["train/td_error_abs"] = masked_mean(losses.error.abs(), mask)
         values["train/q_taken"] = masked_mean(q_tot, mask)
         values["train/target"] = masked_mean(q_tot - losses.error, mask)
@@ -351,7 +354,7 @@ class ValueLearner:
             values["gate/beta_batch"] = masked_mean(beta, mask)
         ratios = {} if incentive is None or not self._config.uses_gate else gate_ratios(incentive, beta, mask)
         episode_error = losses.error.square().sum(0) / mask.sum(0).clamp_min(1.0)
-        return LearnerStats(values, episode_error=episode_error, ratios=ratios)
+        return pack_stats(values, ratios=ratios, episode_error=episode_error)
 
 
 Learner = ValueLearner | MappoLearner

@@ -30,7 +30,7 @@ from emtc_core.learner.ppo import (
     policy_loss,
     value_loss,
 )
-from emtc_core.learner.targets import LearnerStats
+from emtc_core.learner.targets import LearnerStats, pack_stats
 from emtc_core.random_tensors import permutation
 from emtc_core.rollout.episode import Episode
 
@@ -216,7 +216,7 @@ class MappoLearner:
         means["train/target"] = samples.returns.mean()
         # The mean value V before the update. The metric has the same name as Q_tot of the value learner.
         means["train/q_taken"] = self._value_norm.denormalize(samples.old_value).mean()
-        return LearnerStats(means)
+        return pack_stats(means)
 
     def on_episodes(self, episodes_total: int) -> bool:
         """Return False without an update of target networks, because MAPPO has none."""

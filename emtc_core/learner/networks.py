@@ -94,12 +94,13 @@ def make_sequence_batch(batch: Batch, *, agent_id: bool) -> SequenceBatch:
         batch: Padded episodes.
         agent_id: Append a one-hot agent id (all backbones except CDS).
     """
-    n_steps, lengths = batch.obs.shape[1], batch.length + 1
-    if batch.obs.device.type != "cpu":
+    n_steps, lengths = batch.reward.shape[1] + 1, batch.length + 1
+    if batch.reward.device.type != "cpu":
         lengths = np.full_like(lengths, n_steps)  # rows for the padding, too
-    rows = StepRows(lengths, n_steps)
-    obs, state, avail = (rows.pack(x.transpose(0, 1)) for x in (batch.obs, batch.state, batch.avail))
-    action = rows.transitions.pack(batch.action.transpose(0, 1))
+    rows, tensors = StepRows(lengths, n_steps), batch.steps.tensors
+    obs, state, avail = (rows.pack(x.transpose(0, 1)) for x in (tensors.obs, tensors.state, tensors.avail))
+    state = state.contiguous()  # can be a view of packed rows, and mixers multiply it by matrices
+    action = rows.transitions.pack(tensors.action.transpose(0, 1))
     return SequenceBatch(
         rows=rows,
         inputs=agent_inputs(obs, action, n_actions=avail.shape[-1], agent_id=agent_id),

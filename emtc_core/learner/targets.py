@@ -6,7 +6,7 @@ result of an update of any learner.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
-from emtc_core.devices import send
 from emtc_core.gate.incentive import incentive
 from emtc_core.metrics import CLOSED_BELOW
+from emtc_core.packing import send_together
 
 UNAVAILABLE_Q = -9_999_999.0
 """Value of an unavailable action in `greedy`, as in PyMARL."""
@@ -31,6 +31,10 @@ class IncentiveInputs:
     rho_next: Tensor  # [B, T] success ratio of s', dimensionless; 0 at a miss, so that r_p is 0
     hit: Tensor  # [B, T] boolean: the memory found a node for s'
 
+    def to(self, device: torch.device) -> "IncentiveInputs":
+        """Return the values on a device."""
+        return IncentiveInputs(**send_together(vars(self), device))
+
 
 @dataclass(frozen=True)
 class Incentive:
@@ -41,23 +45,22 @@ class Incentive:
 
 
 def make_incentive_inputs(
-    h_next: NDArray[np.floating], rho_next: NDArray[np.floating], hit: NDArray[np.bool_], *, device: torch.device
+    h_next: NDArray[np.floating], rho_next: NDArray[np.floating], hit: NDArray[np.bool_]
 ) -> IncentiveInputs:
-    """Make the tensors of `IncentiveInputs` from recalled arrays (Eq. 2).
+    """Make the tensors of `IncentiveInputs` on the host from recalled arrays (Eq. 2).
 
     Args:
         h_next: [B, T], H(s') [return]; any value, also NaN, at a miss.
         rho_next: [B, T], success ratio of s', dimensionless; any value at a miss.
         hit: [B, T] boolean, whether the memory found a node.
-        device: Device of the tensors.
 
     Returns:
         Float32 tensors [B, T] with 0 at every miss.
     """
     return IncentiveInputs(
-        h_next=send(np.where(hit, h_next, 0.0).astype(np.float32), device),
-        rho_next=send(np.where(hit, rho_next, 0.0).astype(np.float32), device),
-        hit=send(hit, device),
+        h_next=torch.from_numpy(np.where(hit, h_next, 0.0).astype(np.float32)),
+        rho_next=torch.from_numpy(np.where(hit, rho_next, 0.0).astype(np.float32)),
+        hit=torch.from_numpy(hit),
     )
 
 
@@ -187,27 +190,79 @@ def quantile_huber(quantiles: Tensor, fractions: Tensor, target: Tensor) -> Tens
 
 @dataclass(frozen=True)
 class LearnerStats(Mapping[str, Tensor]):
-    """Scalar tensors of one update by registered metric name. They stay on the device until they are read.
+    """Scalars of one update by registered metric name, in one tensor, so that one copy brings them to the host.
+
+    On a GPU, the next update may overwrite the tensor.
 
     Source: the metrics registered in `metrics.py`, each with its unit [unit varies].
     """
 
-    values_by_name: dict[str, Tensor]
-    episode_error: Tensor | None = None
-    """[B] mean squared TD error of each episode [return²], used as priority by prioritized replay."""
-    ratios: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """(numerator, denominator) by metric name. Over several updates both are summed before the division."""
+    numbers: Tensor
+    """[K + 2 R + B] of the loss's type: K scalars, R pairs of numerator and denominator, and `episode_error`."""
+    names: tuple[str, ...]
+    ratio_names: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.values_by_name[name]
+        if name not in self.names:
+            raise KeyError(name)
+        return self.numbers[self.names.index(name)]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.values_by_name)
+        return iter(self.names)
 
     def __len__(self) -> int:
-        return len(self.values_by_name)
+        return len(self.names)
+
+    @property
+    def ratios(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """(numerator, denominator) by metric name. Over several updates both are summed before the division.
+
+        Source: the metrics registered in `metrics.py`, each with its unit [unit varies].
+        """
+        scalars = iter(self.numbers[len(self.names) : self.n_scalars].unbind())
+        return {name: (next(scalars), next(scalars)) for name in self.ratio_names}
+
+    @property
+    def n_scalars(self) -> int:
+        """Number of scalars before `episode_error` in `numbers`."""
+        return len(self.names) + 2 * len(self.ratio_names)
+
+    @property
+    def episode_error(self) -> Tensor:
+        """Mean squared TD error [B] of each episode [return²], used as priority by prioritized replay; empty in MAPPO.
+
+        Source: the prioritized episode replay of lich14/CDS, CDS_GRF.
+        """
+        return self.numbers[self.n_scalars :]
 
     def read(self) -> dict[str, float]:
-        """Copy all values to the CPU in one transfer."""
-        numbers = torch.stack([v.detach().float() for v in self.values()]).tolist()
-        return dict(zip(self, numbers, strict=True))
+        """Read the scalars by metric name. Waits for a GPU, unless `numbers` is on the host."""
+        return dict(zip(self.names, self.numbers[: len(self.names)].tolist(), strict=True))
+
+    def read_ratios(self) -> dict[str, tuple[float, float]]:
+        """Read the numerator and the denominator of each ratio, as `read` does."""
+        scalars = iter(self.numbers[len(self.names) : self.n_scalars].tolist())
+        return {name: (next(scalars), next(scalars)) for name in self.ratio_names}
+
+
+def pack_stats(
+    values: Mapping[str, Tensor],
+    *,
+    ratios: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+    episode_error: Tensor | None = None,
+) -> LearnerStats:
+    """Put the statistics of an update into one tensor.
+
+    Source: implementation detail.
+
+    Args:
+        values: Scalars by metric name, "train/loss" included [unit varies].
+        ratios: Numerator and denominator, two scalars of one unit, by metric name [unit varies].
+        episode_error: [B], see `LearnerStats` [return²]; None for a learner that does not compute it.
+    """
+    ratios = ratios or {}
+    scalars, dtype = [*values.values(), *(x for pair in ratios.values() for x in pair)], values["train/loss"].dtype
+    numbers = torch.stack([x.detach().to(dtype) for x in scalars])
+    if episode_error is not None:
+        numbers = torch.cat([numbers, episode_error.detach().to(dtype)])
+    return LearnerStats(numbers, tuple(values), tuple(ratios))

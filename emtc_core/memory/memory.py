@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape, make_generator
 from emtc_core.config.memory import MemoryConfig
-from emtc_core.devices import send
+from emtc_core.devices import fetch_all, send
 from emtc_core.embedder.networks import Embedder, State, Times
 from emtc_core.errors import NonFiniteLossError
 from emtc_core.memory.device_states import DeviceStates
@@ -39,6 +39,7 @@ from emtc_core.memory.nodes import (
     Slots,
     copy_columns,
     delta_along_links,
+    keep_unchanged,
     move_to_newest,
     recall,
     values_along_links,
@@ -67,6 +68,17 @@ class NodeSample:
     state: State  # [M, S] [state features], on a GPU if the memory keeps its states there
     t: NDArray[np.int32]  # [M] time step of the state [steps]
     h: NDArray[np.float64]  # [M] H [return]
+
+
+@dataclass(frozen=True)
+class WrittenPositions:
+    """Positions of the states of the last written episode, for a lookup of the same states.
+
+    Source: implementation detail.
+    """
+
+    q: NDArray[np.float64]  # [T+1, X] [normalized embedding], in `scaling`
+    scaling: Scaling
 
 
 @dataclass(frozen=True)
@@ -102,6 +114,7 @@ class EpisodicMemory:
         self._table = NodeTable(capacity=config.capacity, state_dim=state_dim, dim=embedder.dim)
         self._positions = NodePositions(config, dim=embedder.dim, device=str(device))
         self._device_states = DeviceStates(embedder.device) if embedder.reads_states_on_gpu else None
+        self._last_written: WrittenPositions | None = None
         self._measured = 0  # nodes the scaling was measured on
         self._appended = 0  # nodes appended since
         self._steps = 0  # env steps written since
@@ -163,6 +176,7 @@ class EpisodicMemory:
         q = x
         if lookup_scaling.is_float64 != live_scaling.is_float64:  # only with a stale index
             q = self._embed(state, np.arange(len(state)), for_write=True, float64=lookup_scaling.is_float64)
+        self._last_written = WrittenPositions(lookup_scaling.apply(q), lookup_scaling)
         rows = len(state) if self.config.store_terminal else len(reward)
         xi = np.full(rows, is_success)
         if self.config.store_terminal and self.config.terminal_xi == "zero":
@@ -171,7 +185,7 @@ class EpisodicMemory:
             state=np.ascontiguousarray(state[:rows], np.float32),
             x=x[:rows],
             z=live_scaling.apply(x[:rows]),
-            q=lookup_scaling.apply(q[:rows]),
+            q=self._last_written.q[:rows],
             reward=np.append(reward.astype(np.float64), 0.0)[:rows],
             xi=xi,
         )
@@ -200,14 +214,15 @@ class EpisodicMemory:
         if self.config.norm_interval == "200_steps":
             is_due |= self._steps >= EMU_NORM_STEPS
         if is_due:
-            self._refresh(state)
+            self._refresh(first=state)
         self._steps += steps
 
-    def _refresh(self, first: NDArray[np.float32] | None = None) -> None:
+    def _refresh(self, *, first: NDArray[np.float32] | None = None, on_device: Embeddings | None = None) -> None:
         """Measure the scaling on all nodes, scale all nodes again, and rebuild the index.
 
         Args:
             first: [M, S] states of an episode, used instead of nodes if the memory is empty.
+            on_device: [M, X] embeddings of all nodes, if a GPU has just computed them.
         """
         table, size = self._table, self.size
         state, t = table.state[:size], table.nodes["t"][:size]
@@ -216,7 +231,7 @@ class EpisodicMemory:
             state, t = first, np.arange(len(first))
             x = self._embed(state, t, for_write=True)
         scaling = self._measure(x)
-        if not scaling.is_float64 and self._needs_float64(state, t, scaling):
+        if not scaling.is_float64 and self._needs_float64(state, t, scaling, on_device):
             x = self._embed(state, t, for_write=not size, float64=True)
             table.set_embeddings(x[:size])
             scaling = self._measure(x)
@@ -228,23 +243,30 @@ class EpisodicMemory:
             return identity_scaling(x.shape[1], is_float64=x.dtype == np.float64)
         return measure_scaling(x)
 
-    def _needs_float64(self, state: NDArray[np.float32], t: NDArray[np.integer[Any]], scaling: Scaling) -> bool:
+    def _needs_float64(
+        self, state: NDArray[np.float32], t: NDArray[np.integer[Any]], scaling: Scaling, on_device: Embeddings | None
+    ) -> bool:
         """Whether float32 rounding could change which states merge; see the module `scaling`."""
         rows = select_probes(len(state))
-        x_float32, x_float64 = self._embed(state[rows], t[rows]), self._embed(state[rows], t[rows], float64=True)
-        return max_rounding_error(x_float32, x_float64, scaling) > TOLERANCE * self.config.delta
+        x_float64 = self._embed(state[rows], t[rows], float64=True)
+        error = max_rounding_error(self._embed(state[rows], t[rows]), x_float64, scaling)
+        if on_device is not None:  # nodes are embedded on the GPU, and queries on the host
+            error = max(error, max_rounding_error(on_device[rows], x_float64, scaling))
+        return error > TOLERANCE * self.config.delta
 
     def reproject(self) -> None:
         """Recompute the embeddings of all nodes from their states and time steps, then scaling and index (B11)."""
         if not self.size:
             return
-        table = self._table
+        table, on_device = self._table, None
         if self._device_states:
             state, t = self._device_states.update(table)
+            (x,) = fetch_all([self.embedder.embed(state, t)])
+            on_device = _check_finite(x)
         else:
-            state, t = table.state[: self.size], table.nodes["t"][: self.size]
-        table.set_embeddings(self._embed(state, t))
-        self._refresh()
+            x = self._embed(table.state[: self.size], table.nodes["t"][: self.size])
+        table.set_embeddings(x)
+        self._refresh(on_device=on_device)
         self.generation += 1
 
     def on_target_update(self) -> None:
@@ -254,19 +276,14 @@ class EpisodicMemory:
             self.generation += 1
 
     def _embed(self, state: State, t: Times, *, for_write: bool = False, float64: bool = False) -> NDArray[Any]:
-        if float64:
-            x = self.embedder.embed_float64(state, t, for_write=for_write)
-        else:
-            x = self.embedder.embed(state, t, for_write=for_write).cpu().numpy()
-        if not np.isfinite(x).all():
-            raise NonFiniteLossError("Embeddings must be finite, got NaN or infinity. Lower embed.lr.")
-        return x
+        embed = self.embedder.embed_float64 if float64 else self.embedder.embed_to_host
+        return _check_finite(embed(state, t, for_write=for_write))
 
     def find(self, state: State, t: NDArray[np.integer[Any]], *, nearest: bool = False) -> Slots:
         """Find the nearest node of each state (Algorithm 3, lookup of H).
 
         Args:
-            state: [Q, S] [state features], an array or a tensor on the embedder's device.
+            state: [Q, S] [state features], an array or a tensor. A tensor on a GPU is copied to the host.
             t: [Q], time steps of the states [steps].
             nearest: If no node is within delta, return the nearest node at any distance.
 
@@ -274,39 +291,59 @@ class EpisodicMemory:
             [Q], slot indices; -1 if no node was found.
         """
         scaling = self._positions.scaling_of_lookups
-        z = scaling.apply(self._embed(state, t, float64=scaling.is_float64))
-        slots = self._positions.find(self._table, z)
+        q = scaling.apply(self._embed(state, t, float64=scaling.is_float64))
+        return self._find_positions(q, nearest=nearest)
+
+    def find_last_written(self, *, nearest: bool = False) -> Slots:
+        """Find the nearest node of each state of the last written episode, without a second embedding.
+
+        The result equals that of `find`, except with `time_norm = "write_T_lim+1"` (A14).
+
+        Source: Algorithm 3, lookup of H.
+
+        Args:
+            nearest: If no node is within delta, return the nearest node at any distance.
+
+        Returns:
+            [T+1], slot indices; -1 if no node was found.
+        """
+        written = self._last_written
+        assert written is not None
+        assert written.scaling is self._positions.scaling_of_lookups  # the index was not rebuilt since the write
+        return self._find_positions(written.q, nearest=nearest)
+
+    def _find_positions(self, q: NDArray[np.float64], *, nearest: bool) -> Slots:
+        slots = self._positions.find(self._table, q)
         self._counts["queried"] += len(slots)
         self._counts["hits"] += int((slots >= 0).sum())
         is_miss = slots < 0
         if nearest and is_miss.any():
-            slots[is_miss] = self._positions.find_nearest(self._table, z[is_miss])
+            slots[is_miss] = self._positions.find_nearest(self._table, q[is_miss])
         return slots
 
-    def find_unchanged(
-        self, slots: Slots, uids: Slots, t: NDArray[np.integer[Any]], episode: NDArray[np.integer[Any]]
-    ) -> NDArray[np.bool_]:
-        """Check which nodes still have the state of step t of an episode.
+    def keep_unchanged(
+        self, slots: Slots, uids: Slots, *, length: NDArray[np.int64], episode: NDArray[np.int64]
+    ) -> tuple[Slots, NDArray[np.bool_]]:
+        """Keep the slots whose nodes still have the state for which the slot was stored.
 
         Such a node is at distance 0 from the state under any embedding, so no search is needed. A stale index has old
-        positions, so the result is always False with it.
+        positions, so it keeps no slot.
 
         Source: implementation detail; equal to a search by Algorithm 3.
 
         Args:
-            slots: Slot indices of the nodes, any shape; -1 for none.
-            uids: Uids of the nodes when the slots were stored, same shape, dimensionless.
-            t: Time steps of the states [steps], a shape that broadcasts.
-            episode: Episode numbers of the states, a shape that broadcasts, dimensionless.
+            slots: [K, T+1], slot indices of the states of K episodes; -1 for none.
+            uids: [K, T+1], uids of the nodes when the slots were stored, dimensionless.
+            length: [K], transitions of the episodes [steps]; later states are padding.
+            episode: [K], episode numbers, dimensionless.
 
         Returns:
-            Boolean, the shape of `slots`.
+            Slot indices [K, T+1], -1 where the slot was not kept; and a boolean [K, T+1], True for the states without
+            padding whose slot was not kept.
         """
-        nodes = self._table.nodes
-        index = np.maximum(slots, 0)
-        same = (slots >= 0) & (nodes["uid"][index] == uids)
-        same &= (nodes["t"][index] == t) & (nodes["episode"][index] == episode)
-        return same & (self.config.index == "live")
+        if self.config.index != "live":
+            return np.full_like(slots, -1), np.arange(slots.shape[1]) <= length[:, None]
+        return keep_unchanged(self._table.nodes, slots, uids, length, episode)
 
     def resolve(self, slots: Slots, state: NDArray[np.float32], *, nearest: bool = False) -> Slots:
         """Convert the slots that `write` returned to the slots that a reader uses.
@@ -468,3 +505,9 @@ class EpisodicMemory:
     def list_faults(self) -> list[str]:
         """List the broken invariants of the memory as sentences; empty if there are none."""
         return [*list_table_faults(self._table), *self._positions.list_faults(self._table)]
+
+
+def _check_finite(x: NDArray[Any]) -> NDArray[Any]:
+    if not np.isfinite(x).all():
+        raise NonFiniteLossError("Embeddings must be finite, got NaN or infinity. Lower embed.lr.")
+    return x

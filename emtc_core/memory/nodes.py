@@ -227,18 +227,59 @@ def recall(table: NodeTable, slots: Slots, uids: Slots | None = None) -> Recall:
         slots: Slot indices, any shape; -1 is a miss.
         uids: Expected uids, same shape, dimensionless; a slot whose node has another uid is a miss. None: no check.
     """
-    hit = slots >= 0
-    nodes = table.nodes
-    index = np.where(hit, slots, 0)  # for single fields: to gather whole nodes takes three times as long
-    if uids is not None:
-        hit &= nodes["uid"][index] == uids
-    return Recall(
-        h=np.where(hit, nodes["h"][index], np.nan),
-        n_call=np.where(hit, nodes["n_call"][index], 0).astype(np.int32),
-        n_xi=np.where(hit, nodes["n_xi"][index], 0).astype(np.int32),
-        xi=nodes["xi"][index] & hit,
-        hit=hit,
-    )
+    flat = np.ascontiguousarray(slots, np.int64).ravel()
+    expected = flat if uids is None else np.ascontiguousarray(uids, np.int64).ravel()
+    columns = _read_nodes(table.nodes, flat, expected, uids is not None)
+    h, n_call, n_xi, xi, hit = (column.reshape(slots.shape) for column in columns)
+    return Recall(h, n_call, n_xi, xi, hit)
+
+
+@njit(cache=True, nogil=True)
+def _read_nodes(
+    nodes: Any, slots: NDArray[Any], uids: NDArray[Any], checks_uids: bool
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:  # pragma: no cover  # compiled
+    """Read h, n_call, n_xi, xi and hit of nodes [K] in one pass."""
+    h = np.full(len(slots), np.nan)
+    n_call, n_xi = np.zeros(len(slots), np.int32), np.zeros(len(slots), np.int32)
+    xi, hit = np.zeros(len(slots), np.bool_), np.zeros(len(slots), np.bool_)
+    for i in range(len(slots)):
+        slot = slots[i]
+        if slot < 0 or (checks_uids and nodes[slot].uid != uids[i]):
+            continue
+        node = nodes[slot]
+        h[i], n_call[i], n_xi[i], xi[i], hit[i] = node.h, node.n_call, node.n_xi, node.xi, True
+    return h, n_call, n_xi, xi, hit
+
+
+@njit(cache=True, nogil=True)
+def keep_unchanged(
+    nodes: Any, slots: NDArray[Any], uids: NDArray[Any], length: NDArray[Any], episode: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any]]:  # pragma: no cover  # compiled
+    """Keep the slots whose nodes still have the state of the step for which the slot was stored.
+
+    Source: implementation detail.
+
+    Args:
+        nodes: [C] array of NODE.
+        slots: [K, T+1], slot indices of the states of K episodes; -1 for none.
+        uids: [K, T+1], uids of the nodes when the slots were stored, dimensionless.
+        length: [K], transitions of the episodes [steps].
+        episode: [K], episode numbers, dimensionless.
+
+    Returns:
+        Slot indices [K, T+1], -1 where the slot was not kept; and a boolean [K, T+1], True for the states of the
+        episodes whose slot was not kept.
+    """
+    kept, is_missing = np.full(slots.shape, NONE), np.zeros(slots.shape, np.bool_)
+    for row in range(slots.shape[0]):
+        for t in range(length[row] + 1):
+            slot = slots[row, t]
+            is_missing[row, t] = True
+            if slot < 0 or nodes[slot].uid != uids[row, t]:
+                continue
+            if nodes[slot].t == t and nodes[slot].episode == episode[row]:
+                kept[row, t], is_missing[row, t] = slot, False
+    return kept, is_missing
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ An episode of T transitions uses T + 1 rows in pages of `PAGE_ROWS` rows. The pa
 replaced. Page 0 is the padding: zero everywhere, action 0 available, beta 1.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from emtc_core.arrays import check_shape
-from emtc_core.devices import send
+from emtc_core.devices import AsyncCopy
 from emtc_core.envs.base import EnvInfo
+from emtc_core.packing import send_together
 from emtc_core.replay_buffer.priorities import Priorities
-from emtc_core.replay_buffer.rows import ReplayRows
+from emtc_core.replay_buffer.rows import ReplayRows, StepTensors
 from emtc_core.replay_buffer.sizes import PAGE_ROWS, count_episode_pages, count_max_pages
 from emtc_core.rollout.episode import Episode
 
@@ -44,19 +45,62 @@ class StoredEpisode:
     episode_return: float  # environment's unit
 
 
+class BatchSteps:
+    """The steps of a batch in the replay buffer. Their tensors are gathered when the first one is read."""
+
+    def __init__(self, storage: ReplayRows, rows: NDArray[np.int64], tensors: StepTensors | None = None) -> None:
+        """Refer to the steps.
+
+        Args:
+            storage: The rows of the buffer.
+            rows: [T+1, B], row of each step; 0 is a row of padding.
+            tensors: The tensors, if they exist already.
+        """
+        self.storage, self.rows, self._tensors = storage, rows, tensors
+
+    @property
+    def tensors(self) -> StepTensors:
+        """The fields that the networks read."""
+        if self._tensors is None:
+            self._tensors = self.storage.gather(self.rows)
+        return self._tensors
+
+    def select(self, episodes: NDArray[np.integer]) -> "BatchSteps":
+        """Select episodes of the batch.
+
+        Source: implementation detail.
+
+        Args:
+            episodes: [P], indices of episodes in the batch.
+        """
+        return BatchSteps(self.storage, self.rows[:, episodes])
+
+    def read_states(self, episodes: NDArray[np.integer], steps: NDArray[np.integer]) -> NDArray[np.float32]:
+        """Read states from the host.
+
+        Source: implementation detail.
+
+        Args:
+            episodes: [K], indices of episodes in the batch.
+            steps: [K], time steps of these episodes [steps].
+
+        Returns:
+            [K, S] [state features].
+        """
+        return self.storage.read_states(self.rows[steps, episodes])
+
+
 @dataclass(frozen=True)
 class Batch:
     """B episodes padded to T transitions, the length of the longest. `filled` is False on padding.
 
-    Tensors are views of time-major tensors, so that unrolling over time needs no copy.
+    A buffer returns tensors of the host, and steps that are gathered on the device when they are read. Steps, reward
+    and beta are views of time-major tensors, so that unrolling over time needs no copy.
 
     Source: the mini-batch of Algorithm 3.
     """
 
-    obs: Tensor  # [B, T+1, N, O] [observation features]
-    state: Tensor  # [B, T+1, S] [state features]
-    avail: Tensor  # [B, T+1, N, A] boolean; in the padding only action 0 is available
-    action: Tensor  # [B, T, N] action indices, int64
+    steps: BatchSteps  # obs, state, avail and action
     reward: Tensor  # [B, T] [reward], in the learner's unit
     terminated: Tensor  # [B, T] boolean; True where the target does not bootstrap, and in the padding
     filled: Tensor  # [B, T] boolean; True on real transitions
@@ -65,9 +109,34 @@ class Batch:
     slots: Slots  # [B, T+1] slot indices of the states; -1 for padding or if not stored
     uids: Slots  # [B, T+1] uids of the nodes in the slots when they were looked up, dimensionless
     generation: NDArray[np.int64]  # [B] generation of the memory when the slots were looked up, dimensionless
-    ends: NDArray[np.bool_]  # [B, T] boolean, `terminated` on the host
+    ends: NDArray[np.bool_]  # [B, T] boolean, `terminated` as an array
     length: NDArray[np.int64]  # [B] real transitions [steps]
     number: NDArray[np.int64]  # [B] number of the episode in its run, dimensionless
+
+    @property
+    def obs(self) -> Tensor:
+        """[B, T+1, N, O] [observation features]. Source: the mini-batch of Algorithm 3."""
+        return self.steps.tensors.obs
+
+    @property
+    def state(self) -> Tensor:
+        """[B, T+1, S] [state features]. Source: the mini-batch of Algorithm 3."""
+        return self.steps.tensors.state
+
+    @property
+    def avail(self) -> Tensor:
+        """[B, T+1, N, A] boolean; in the padding only action 0 is available. Source: the mini-batch of Algorithm 3."""
+        return self.steps.tensors.avail
+
+    @property
+    def action(self) -> Tensor:
+        """[B, T, N] action indices, int64. Source: the mini-batch of Algorithm 3."""
+        return self.steps.tensors.action
+
+    def to(self, device: torch.device) -> "Batch":
+        """Return the batch with the tensors of the host on a device, that of its steps."""
+        time_major = {name: getattr(self, name).T for name in ("reward", "terminated", "filled", "beta")}
+        return replace(self, **{name: x.T for name, x in send_together(time_major, device).items()})
 
 
 class ReplayBuffer:
@@ -185,12 +254,14 @@ class ReplayBuffer:
         steps = np.arange(longest)
         inside_BT = steps < length[:, None]
         ends_BT = ~inside_BT | ((steps == length[:, None] - 1) & self._ends[indices, None])
-        fields = self._rows.gather(rows_TB)
+        reward_TB, beta_TB = self._rows.read_transitions(rows_TB[:-1])
         slots_TB2 = self._slots[rows_TB]
         return Batch(
-            **fields,
-            terminated=send(ends_BT, self._device),
-            filled=send(inside_BT, self._device),
+            steps=BatchSteps(self._rows, rows_TB),
+            reward=torch.from_numpy(reward_TB).T,
+            terminated=torch.from_numpy(ends_BT),
+            filled=torch.from_numpy(inside_BT),
+            beta=torch.from_numpy(beta_TB).T,
             indices=indices,
             slots=np.ascontiguousarray(slots_TB2[..., 0].T),
             uids=np.ascontiguousarray(slots_TB2[..., 1].T),
@@ -206,8 +277,8 @@ class ReplayBuffer:
         return StoredEpisode(
             index=index,
             number=int(self._number[index]),
-            state=self._rows.read("state", rows),
-            reward=self._rows.read("reward", rows[:-1])[:, 0],
+            state=self._rows.read_states(rows),
+            reward=self._rows.read_transitions(rows[:-1])[0],
             won=bool(self._won[index]),
             episode_return=float(self._return[index]),
         )
@@ -231,7 +302,7 @@ class ReplayBuffer:
         self._slots[rows_TK[real]] = np.stack([slots.T[real], uids.T[real]], axis=1)
         self._generation[indices] = generation
 
-    def set_priorities(self, indices: NDArray[np.integer], priorities: Tensor) -> None:
+    def set_priorities(self, indices: NDArray[np.integer], priorities: AsyncCopy) -> None:
         """Set the sampling priorities of episodes; a new episode has 1.
 
         Source: the prioritized episode replay of lich14/CDS, CDS_GRF.
@@ -325,10 +396,10 @@ class ReplayBuffer:
     def _write(self, index: int, episode: Episode, beta: NDArray[np.floating] | None) -> None:
         steps = episode.length
         action = np.zeros((steps + 1, self._info.n_agents), np.int64)
-        reward, gate = np.zeros((steps + 1, 1), np.float32), np.ones((steps + 1, 1), np.float32)
-        action[:-1], reward[:-1, 0] = episode.action, episode.reward
+        reward, gate = np.zeros(steps + 1, np.float32), np.ones(steps + 1, np.float32)
+        action[:-1], reward[:-1] = episode.action, episode.reward
         if beta is not None:
-            gate[:-1, 0] = beta
+            gate[:-1] = beta
         values = {
             "obs": episode.obs,
             "state": episode.state,
@@ -343,4 +414,4 @@ class ReplayBuffer:
 def _padding(info: EnvInfo) -> dict[str, NDArray[np.generic]]:
     avail = np.zeros((PAGE_ROWS, info.n_agents, info.n_actions), np.bool_)
     avail[..., 0] = True
-    return {"avail": avail, "beta": np.ones((PAGE_ROWS, 1), np.float32)}
+    return {"avail": avail, "beta": np.ones(PAGE_ROWS, np.float32)}

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from emtc_core.devices import AsyncCopy, fetch
+from emtc_core.devices import AsyncCopy
 
 MIN_WEIGHT = 1e-8
 """Lower bound of a sampling weight."""
@@ -46,7 +45,7 @@ class Priorities:
         for pending in self._pending:
             pending.indices[pending.indices == index] = -1
 
-    def set(self, indices: NDArray[np.integer], weights: Tensor) -> None:
+    def set(self, indices: NDArray[np.integer], weights: AsyncCopy) -> None:
         """Set the sampling weights of episodes.
 
         Source: the prioritized episode replay of lich14/CDS, CDS_GRF.
@@ -55,7 +54,7 @@ class Priorities:
             indices: [K], indices in the buffer.
             weights: [K], > 0 [unit varies].
         """
-        self._pending.append(PendingWeights(np.array(indices, np.int64), fetch(weights)))
+        self._pending.append(PendingWeights(np.array(indices, np.int64), weights))
         self._apply_due()
 
     def draw(self, n: int, size: int, alpha: float, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -1,28 +1,38 @@
 """Sizes of the replay buffer. This module does not import torch, so that a page can use it."""
 
+import math
+
 import numpy as np
 
 from emtc_core.envs.base import EnvInfo
 
 PAGE_ROWS = 16
 """The rows of an episode are in pages of this number of rows."""
+ROW_ALIGNMENT = 8
+"""Each field of a row starts at a multiple of this [bytes]."""
+HOST_FIELDS = ("reward", "beta")
+"""Fields that the host stores also if the rows are on a GPU, one float32 each: it sends them with each batch."""
 
 
-def list_fields(info: EnvInfo) -> dict[str, tuple[int, str]]:
-    """Return the width and the number type of each field of a row."""
+def list_fields(info: EnvInfo) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return the shape and the number type of each field of a row, without the fields of the host."""
     return {
-        "obs": (info.n_agents * info.obs_dim, "float32"),
-        "state": (info.state_dim, "float32"),
-        "avail": (info.n_agents * info.n_actions, "bool"),
-        "action": (info.n_agents, "int64"),
-        "reward": (1, "float32"),
-        "beta": (1, "float32"),
+        "obs": ((info.n_agents, info.obs_dim), "float32"),
+        "state": ((info.state_dim,), "float32"),
+        "avail": ((info.n_agents, info.n_actions), "bool"),
+        "action": ((info.n_agents,), "int64"),
     }
 
 
 def count_row_bytes(info: EnvInfo) -> int:
-    """Return the size of one row [bytes]."""
-    return sum(width * np.dtype(kind).itemsize for width, kind in list_fields(info).values())
+    """Return the size of one row, fields of the host included [bytes]."""
+    sizes = [math.prod(shape) * np.dtype(kind).itemsize for shape, kind in list_fields(info).values()]
+    return sum(-(-size // ROW_ALIGNMENT) * ROW_ALIGNMENT for size in sizes) + len(HOST_FIELDS) * 4
+
+
+def count_state_bytes(info: EnvInfo) -> int:
+    """Return the size of one row in the host's copy of the states, which exists if the rows are on a GPU [bytes]."""
+    return 4 * info.state_dim
 
 
 def count_episode_pages(info: EnvInfo) -> int:

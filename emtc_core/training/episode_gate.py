@@ -31,10 +31,12 @@ def evaluate_episode_gate(
     """
     gate, state = config.gate, episode.state
     nearest = gate.on_miss == "nearest"
-    if slots is None or gate.lookup == "nearest":
-        slots = memory.find(state, np.arange(len(state)), nearest=nearest)
+    if slots is not None and gate.lookup == "written":
+        slots = memory.resolve(slots, state, nearest=nearest)
+    elif slots is not None and config.embed.time_norm == "T_lim":
+        slots = memory.find_last_written(nearest=nearest)
     else:
-        slots = memory.resolve(slots, state, nearest=nearest)  # the slots of the write (gate.lookup = written)
+        slots = memory.find(state, np.arange(len(state)), nearest=nearest)
     return evaluate_gate(
         episode,
         slots,

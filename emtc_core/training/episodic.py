@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import send
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.plugin import PluginEmbedder, make_embedder
 from emtc_core.envs.base import EnvInfo
@@ -29,11 +28,13 @@ from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import QUANTILES, GateStatsRecord, SnapshotRecord
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.episode import Episode
-from emtc_core.stopwatch import Elapsed, Stopwatch
+from emtc_core.stopwatch import Elapsed, Stopwatch, compute_mean_ms
 from emtc_core.training.episode_gate import WrittenEpisode, evaluate_episode_gate
 
 Slots = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+HOST = torch.device("cpu")
 
 _LOG = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class EpisodicPart(EpisodicSystem):
     """Memory, embedder and gate of one run."""
 
     def __init__(self, config: RunConfig, info: EnvInfo, *, device: torch.device) -> None:
-        self._config, self._device = config, device
+        self._config = config
         self._gamma = config.train.gamma
         self._embedder = make_embedder(
             config.embed,
@@ -148,7 +149,7 @@ class EpisodicPart(EpisodicSystem):
 
     def _write(self, episode: Episode, number: int) -> Slots:
         """Write the episode (Algorithm 2); return the slot index [T+1] of each state, -1 if it is not stored."""
-        watch = Stopwatch(self._device)
+        watch = Stopwatch(HOST)
         slots = self.memory.write(
             state=episode.state,
             reward=episode.reward,
@@ -169,8 +170,7 @@ class EpisodicPart(EpisodicSystem):
         States are searched again if a re-projection changed the slots, and with `memory.on_evicted = "search"` if their
         node was evicted.
 
-        The values are gathered on the host and copied to the device, so this method does not wait for the device. Two
-        cases wait: the embedding of states that must be searched again, and `gate.mode = "recompute"`.
+        Values are gathered and states are searched on the host, so this method does not wait for the device.
 
         Args:
             batch: The sampled batch.
@@ -184,10 +184,10 @@ class EpisodicPart(EpisodicSystem):
         self._n_recalled += int(batch.length.sum())
         self._n_hits += int(successors.hit.sum())  # padding is never a hit
         h_next, rho_next = compute_incentive_inputs(successors, batch.ends, self._config.incentive)
-        inputs = make_incentive_inputs(h_next, rho_next, successors.hit, device=batch.reward.device)
+        inputs = make_incentive_inputs(h_next, rho_next, successors.hit)
         if self._config.uses_gate and self._config.gate.mode == "recompute":
             beta = self._evaluate_gate(batch, tau=tau)[1]
-            batch = replace(batch, beta=send(beta.astype(np.float32), batch.beta.device))
+            batch = replace(batch, beta=torch.from_numpy(beta.astype(np.float32)))
         return batch, inputs
 
     def measure_gate(self, batch: Batch, *, tau: float) -> dict[str, float]:
@@ -199,7 +199,7 @@ class EpisodicPart(EpisodicSystem):
             return {}
         real = np.arange(batch.slots.shape[1] - 1) < batch.length[:, None]
         error, current_beta = (values[real] for values in self._evaluate_gate(batch, tau=tau))
-        beta = batch.beta.cpu().numpy()[real]
+        beta = batch.beta.numpy()[real]
         values = {"gate/beta_drift": float(np.abs(current_beta - beta).mean())}
         values |= _compute_quantiles("gate/beta_batch", beta)
         return values | _summarize("gate/delta_mem_batch", error[np.isfinite(error)])
@@ -213,7 +213,7 @@ class EpisodicPart(EpisodicSystem):
         h, h_next = self.memory.peek(here), self.memory.peek(successors)
         if gate.terminal_value == "zero":
             h_next = np.where(batch.ends, 0.0, h_next)
-        reward = batch.reward.cpu().numpy()
+        reward = batch.reward.numpy()
         is_empty = self.memory.is_index_empty
         return gate_transitions(reward, h, h_next, config=gate, gamma=self._gamma, tau=tau, is_empty=is_empty)
 
@@ -226,7 +226,7 @@ class EpisodicPart(EpisodicSystem):
             to_search &= (slots_BT < 0) & (gate.on_miss == "nearest")
         rows, steps = np.nonzero(to_search)
         if len(rows):
-            state = _select_states(batch.state, rows, steps)
+            state = batch.steps.read_states(rows, steps)
             slots_BT[rows, steps] = self.memory.find(state, steps, nearest=gate.on_miss == "nearest")
         return slots_BT
 
@@ -236,12 +236,11 @@ class EpisodicPart(EpisodicSystem):
         stale = np.flatnonzero(batch.generation != self.memory.generation)
         if not len(stale):
             return batch
-        steps_T = np.arange(slots_BT.shape[1])
-        real = steps_T <= batch.length[stale, None]
-        is_own = real & self.memory.find_unchanged(slots_BT[stale], uids_BT[stale], steps_T, batch.number[stale, None])
-        slots = np.where(is_own, slots_BT[stale], -1)
-        rows, steps = np.nonzero(real & ~is_own)
-        state = _select_states(batch.state, stale[rows], steps)
+        slots, is_missing = self.memory.keep_unchanged(
+            slots_BT[stale], uids_BT[stale], length=batch.length[stale], episode=batch.number[stale]
+        )
+        rows, steps = np.nonzero(is_missing)
+        state = batch.steps.read_states(stale[rows], steps)
         slots[rows, steps] = self.memory.find(state, steps, nearest=self._config.incentive.on_miss == "nearest")
         uids = self.memory.uids(slots)
         buffer.set_slots(batch.indices[stale], slots, uids, self.memory.generation)
@@ -258,7 +257,7 @@ class EpisodicPart(EpisodicSystem):
         rows, steps = np.nonzero(is_evicted)
         if not len(rows):
             return batch
-        state = _select_states(batch.state, rows, steps)
+        state = batch.steps.read_states(rows, steps)
         new_slots = self.memory.find(state, steps, nearest=self._config.incentive.on_miss == "nearest")
         hit = new_slots >= 0
         rows, steps, new_slots = rows[hit], steps[hit], new_slots[hit]
@@ -274,7 +273,7 @@ class EpisodicPart(EpisodicSystem):
             return {}
         self._warn_if_collapsed()
         values = self._fit_embedder()
-        watch = Stopwatch(self._device)
+        watch = Stopwatch(HOST)  # a re-projection ends on the host
         self.memory.reproject()
         values["memory/reproject_ms"] = watch.stop().read_ms()
         self._rewrite_episodes(buffer)
@@ -397,7 +396,7 @@ class EpisodicPart(EpisodicSystem):
         beta, self._beta = self._beta, []
         values: dict[str, float] = {}
         if times:
-            values["memory/write_ms"] = sum(time.read_ms() for time in times) / len(times)
+            values["memory/write_ms"] = compute_mean_ms(times)
         if self._n_recalled:
             values["memory/hit_rate"] = self._n_hits / self._n_recalled
         self._n_recalled = self._n_hits = 0
@@ -449,11 +448,6 @@ def make_episodic_system(config: RunConfig, info: EnvInfo, *, device: torch.devi
         device: Device of the embedder.
     """
     return EpisodicPart(config, info, device=device) if config.uses_memory else EpisodicSystem()
-
-
-def _select_states(state: torch.Tensor, rows: Slots, steps: Slots) -> torch.Tensor:
-    """Select states [K, S] of a batch [B, T+1, S], on the device of the batch."""
-    return state[send(rows, state.device), send(steps, state.device)]
 
 
 def _summarize(name: str, values: NDArray[np.floating]) -> dict[str, float]:

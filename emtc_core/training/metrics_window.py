@@ -1,25 +1,21 @@
-"""Means of the metrics of a training since the last report, with the use of the machine.
-
-Statistics of the learner stay tensors on the device until a report reads them in one transfer.
-"""
+"""Means of the metrics of a training since the last report, with the use of the machine."""
 
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import psutil
 import torch
 
 from emtc_core.install import get_install_command
+from emtc_core.learner.targets import LearnerStats
 from emtc_core.metrics import prepare_open_values
 from emtc_core.rollout.episode import Episode
-from emtc_core.stopwatch import Elapsed
+from emtc_core.stopwatch import Elapsed, compute_mean_ms
 
 _LOG = logging.getLogger(__name__)
-
-Number = float | torch.Tensor
 
 
 class MachineUsage:
@@ -65,38 +61,29 @@ class MetricsWindow:
     """Collects values by metric name, and returns their means together with the metrics of the machine."""
 
     def __init__(self, device: torch.device, clock: Callable[[], float] = time.monotonic) -> None:
-        self._device, self._clock = device, clock
+        self._clock = clock
         self._machine = MachineUsage(device)
         self._restart()
 
     def _restart(self) -> None:
-        self._values: dict[str, list[Number]] = defaultdict(list)
-        self._ratios: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
+        self._values: dict[str, list[float]] = defaultdict(list)
+        self._updates: dict[str, list[float]] = defaultdict(list)
+        self._ratios: dict[str, list[tuple[float, float]]] = defaultdict(list)
         self._env_steps = 0
         self._times: dict[str, list[Elapsed]] = defaultdict(list)
         self._rollouts_s = 0.0
         self._started = self._clock()
 
-    def add(self, values: Mapping[str, Number]) -> None:
-        """Add one observation per name.
-
-        Source: implementation detail.
-
-        Args:
-            values: Metric name -> number or scalar tensor, in the unit of the metric [unit varies].
-        """
+    def add(self, values: Mapping[str, float]) -> None:
+        """Add one observation per name."""
         for name, value in values.items():
             self._values[name].append(value)
 
-    def add_ratios(self, ratios: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Add a part and its whole per name. `take` divides the two sums; the result is 0 if the whole is 0.
-
-        Source: implementation detail.
-
-        Args:
-            ratios: Metric name -> part and whole, two scalar tensors of one unit [unit varies].
-        """
-        for name, part_and_whole in ratios.items():
+    def add_update(self, stats: LearnerStats) -> None:
+        """Add the statistics of one update of the learner, which must be on the host."""
+        for name, value in stats.read().items():
+            self._updates[name].append(value)
+        for name, part_and_whole in stats.read_ratios().items():
             self._ratios[name].append(part_and_whole)
 
     def add_episode(self, episode: Episode, *, is_success: bool | None = None) -> None:
@@ -124,54 +111,42 @@ class MetricsWindow:
             self._times[name].append(elapsed)
 
     def take(self) -> dict[str, float]:
-        """Return the mean of every name and start a new window. Values on a device are copied in one transfer."""
+        """Return the mean of every name and start a new window."""
         elapsed = max(self._clock() - self._started, 1e-9)
-        ratios = {name: _divide_sums(pairs) for name, pairs in self._ratios.items()}
-        means = _copy_to_host({name: _compute_mean(values) for name, values in self._values.items()} | ratios)
+        means = {name: sum(values) / len(values) for name, values in self._values.items()}
+        means |= {name: _to_tensor(values).mean().item() for name, values in self._updates.items()}
+        means |= {name: _divide_sums(pairs) for name, pairs in self._ratios.items()}
         means["time/env_steps_per_second"] = self._env_steps / elapsed
         means["time/rollout_share"] = self._rollouts_s / elapsed
-        for name, times in self._times.items():
-            means[name] = sum(time.read_ms() for time in times) / len(times)
+        means |= {name: compute_mean_ms(times) for name, times in self._times.items()}
         self._restart()
         return means | self._machine.measure()
 
     def get_state(self) -> dict[str, Any]:
         """Return the values of the open window, for a checkpoint. Times belong to a process and are not included."""
-        ratios = {
-            name: [torch.stack(sums).cpu() for sums in zip(*pairs, strict=True)] for name, pairs in self._ratios.items()
+        return {
+            "values": {name: list(values) for name, values in self._values.items()},
+            "updates": {name: _to_tensor(values) for name, values in self._updates.items()},
+            "ratios": {name: _to_tensor(pairs) for name, pairs in self._ratios.items()},
         }
-        return {"values": {name: _pack(values) for name, values in self._values.items()}, "ratios": ratios}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore the result of `get_state`. The times and the speed of the window start again."""
         self._restart()
         for name, values in state["values"].items():
-            self._values[name] = list(values.to(self._device)) if isinstance(values, torch.Tensor) else list(values)
-        for name, (parts, wholes) in state["ratios"].items():
-            self._ratios[name] = list(zip(parts.to(self._device), wholes.to(self._device), strict=True))
+            self._values[name] = list(values)
+        for name, values in state["updates"].items():
+            self._updates[name] = values.tolist()
+        for name, pairs in state["ratios"].items():
+            self._ratios[name] = [(part, whole) for part, whole in pairs.tolist()]
 
 
-def _pack(values: Sequence[Number]) -> torch.Tensor | list[float]:
-    """Return the values of a name as one tensor on the host if all are tensors, else as numbers."""
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    return torch.stack(tensors).cpu() if len(tensors) == len(values) else [float(value) for value in values]
+def _to_tensor(values: list[float] | list[tuple[float, float]]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
 
 
-def _compute_mean(values: Sequence[Number]) -> Number:
-    """Compute the mean; a tensor on the same device if all values are tensors."""
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    if len(tensors) == len(values):
-        return torch.stack([tensor.double() for tensor in tensors]).mean()
-    return sum(float(value) for value in values) / len(values)
-
-
-def _divide_sums(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    part, whole = (torch.stack(sums).double().sum() for sums in zip(*pairs, strict=True))
-    return torch.where(whole > 0, part / whole.clamp_min(torch.finfo(torch.float64).tiny), torch.zeros_like(whole))
-
-
-def _copy_to_host(means: Mapping[str, Number]) -> dict[str, float]:
-    """Copy all tensors to the host in one transfer."""
-    tensors = [value for value in means.values() if isinstance(value, torch.Tensor)]
-    numbers = iter(torch.stack(tensors).tolist() if tensors else [])
-    return {name: next(numbers) if isinstance(value, torch.Tensor) else value for name, value in means.items()}
+def _divide_sums(pairs: list[tuple[float, float]]) -> float:
+    """Divide the sum of the parts by the sum of the wholes; 0 if the latter is 0."""
+    parts, wholes = ([pair[i] for pair in pairs] for i in range(2))
+    part, whole = _to_tensor(parts).sum().item(), _to_tensor(wholes).sum().item()
+    return part / whole if whole > 0 else 0.0

@@ -25,13 +25,13 @@ import torch
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
 from emtc_core.control import CommandHandler, Control, Question, StopRequested
-from emtc_core.devices import choose_act_device, choose_replay_device
+from emtc_core.devices import AsyncCopy, choose_act_device, choose_replay_device, fetch
 from emtc_core.envs.base import VectorEnv
 from emtc_core.gate.temperature import Temperature
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.target_values import TargetValues
 from emtc_core.learner.targets import LearnerStats
-from emtc_core.memory_estimate import count_replay_steps, estimate_memory
+from emtc_core.memory_estimate import count_replay_states_bytes, count_replay_steps, estimate_memory
 from emtc_core.recorder import Recorder
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.collector import Collector, RolloutBuffer, pack_episodes, unpack_episodes
@@ -95,6 +95,8 @@ class Trainer:
         self.replay_device = choose_replay_device(
             train.replay_device, device=device, size_bytes=self.memory_sizes["replay"]
         )
+        if self.replay_device.type == "cuda":
+            self.memory_sizes["replay states"] = count_replay_states_bytes(config, env.info)
         self._episodic = make_episodic_system(config, env.info, device=device)
         self._replay_buffer = ReplayBuffer(
             train.replay,
@@ -247,18 +249,25 @@ class Trainer:
         batch, inputs = self._episodic.recall(batch, self._replay_buffer, tau=self._tau())
         lookup_time = watch.stop()
         stats = learner.update(batch, inputs, env_step=self.env_step)
-        if stats.episode_error is not None and self._config.cds.replay == "episode_per":
-            self._replay_buffer.set_priorities(batch.indices, stats.episode_error)
-        self._count_update(stats, (batch, inputs))
-        self._last_batch = batch
+        # Before the copy of the statistics: when that has arrived, the times can be read without a wait.
         self._window.add_times({"memory/lookup_ms": lookup_time, "time/update_ms": watch.stop()})
+        numbers = self._count_update(stats, (batch, inputs))
+        if self._config.cds.replay == "episode_per":
+            self._replay_buffer.set_priorities(batch.indices, numbers.select(stats.n_scalars))
+        self._last_batch = batch
 
-    def _count_update(self, stats: LearnerStats, inputs: UpdateInputs) -> None:
-        self._losses.check()
+    def _count_update(self, stats: LearnerStats, inputs: UpdateInputs) -> AsyncCopy:
+        """Count an update, and start to copy its statistics to the host."""
+        numbers = fetch(stats.numbers)
         self._updates += 1
-        self._losses.add(self._updates, stats["train/loss"], inputs)
-        self._window.add(stats)
-        self._window.add_ratios(stats.ratios)
+        self._losses.add(self._updates, stats, numbers, inputs)
+        self._read_update_stats()
+        return numbers
+
+    def _read_update_stats(self, *, wait: bool = False) -> None:
+        """Add the statistics that have arrived on the host to the window; with `wait`, wait for all of them."""
+        for stats in self._losses.check(wait=wait):
+            self._window.add_update(stats)
 
     def _run_due_tasks(self) -> None:
         """Record, evaluate and save what is due. Called between two rounds."""
@@ -273,7 +282,7 @@ class Trainer:
             self._evaluate()
         if self._config.record.snapshots and intervals["snapshot"].start_if_due(step):
             self._record_snapshot()
-        if intervals["checkpoint"].start_if_due(step):
+        if self.checkpoints.is_background_save_due() and intervals["checkpoint"].start_if_due(step):
             self.checkpoints.save_in_background(step, self._get_durable_state())
 
     def _finish(self) -> None:
@@ -324,9 +333,9 @@ class Trainer:
             self._recorder.record_gate_stats(stats)
 
     def _record_metrics(self) -> None:
-        self._losses.check(wait=True)
         batch, tau = self._last_batch, self._tau()
         values = {} if batch is None else self._episodic.measure_gate(batch, tau=tau)
+        self._read_update_stats(wait=True)
         values |= self._window.take() | self._episodic.metrics() | {"train/updates": float(self._updates)}
         if self._config.uses_gate:
             values["gate/tau"] = tau
@@ -339,12 +348,16 @@ class Trainer:
 
     def _get_durable_state(self) -> dict[str, Any]:
         """Flush the recorder, then return the state: the database has every row before the checkpoint is written."""
-        self._losses.check(wait=True)
         self._recorder.flush()
         return self.get_state()
 
     def get_state(self) -> dict[str, Any]:
-        """Copy the state of every part, as tensors and plain values. Later training does not change the copy."""
+        """Copy the state of every part, as tensors and plain values. Later training does not change the copy.
+
+        Raises:
+            NonFiniteLossError: If the loss of an update is NaN or infinite. All losses are checked before.
+        """
+        self._read_update_stats(wait=True)
         return {
             "env_step": self.env_step,
             "episode": self._episode,

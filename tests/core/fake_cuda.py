@@ -25,9 +25,14 @@ import torch
 from torch.utils._pytree import tree_map
 
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
+from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig, list_algos
+from emtc_core.devices import fetch
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
+from emtc_core.envs.base import EnvInfo
+from emtc_core.envs.registry import get_env_info
+from emtc_core.learner.captured_update import FIRST_CAPACITY
 from emtc_core.learner.diversity_predictors import DevicePass, PredictorRows, Predictors
 from emtc_core.learner.learner import Learner, ValueLearner, make_learner
 from emtc_core.learner.mappo import MappoLearner
@@ -55,8 +60,8 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "emu-cds": {"cds": {"beta": 0.1, "policy_mixture": "histories"}, **CURIOUS},
     "dmix": {"train": {"optimizer": "adam", "double_q": False}},
 }
-LENGTHS = [*[20, 60, 70] * WARM_UP, 20, 60, 70, 9, 33, 65]
-"""Lengths of batches: the last six updates are replays, and the last three batches are shorter than those before."""
+LENGTHS = [*[60] * WARM_UP, 60, 20, 70, 9, 33, 65]
+"""Lengths of batches: the last six updates are replays, of three graphs. The last three batches are shorter."""
 CAPTURED: dict[str, dict[str, Any]] = {
     "vdn": {},
     "qmix": {},
@@ -82,9 +87,9 @@ def update(learner: Learner, config: RunConfig, *, device: torch.device | str, h
         batch = buffer.sample(len(episodes), np.random.default_rng(0))
         shape = batch.ends.shape
         numbers = np.random.default_rng(1).normal(size=(2, *shape))
-        recalled = make_incentive_inputs(*numbers, np.ones(shape, np.bool_), device=torch.device(device))
+        recalled = make_incentive_inputs(*numbers, np.ones(shape, np.bool_))
         stats = learner.update(batch, recalled if config.uses_memory else None, env_step=0)
-        buffer.set_priorities(batch.indices, stats.episode_error)
+        buffer.set_priorities(batch.indices, fetch(stats.numbers).select(stats.n_scalars))
     return stats
 
 
@@ -118,21 +123,23 @@ LONG = replace(BLOCKS, episode_limit=70)
 """Sizes of a game whose batches have three padded lengths: 32, 64 and 70."""
 
 
-def make_updates(learner: Learner, config: RunConfig, lengths: list[int], *, first: int = 0) -> list[dict[str, float]]:
+def make_updates(
+    learner: Learner, config: RunConfig, lengths: list[int], *, first: int = 0, info: EnvInfo = LONG
+) -> list[dict[str, float]]:
     """Make one update for each length, on three episodes of which the longest has this length."""
     assert not isinstance(learner, MappoLearner)
     device, told = learner._device, []
     for number, length in enumerate(lengths, start=first):
-        buffer, rng = ReplayBuffer(3, LONG, device=device), np.random.default_rng(number)
+        buffer = ReplayBuffer(3, info, device=device, max_steps=2 * length + 2)
+        rng = np.random.default_rng(number)
         for i, steps in enumerate((length, 1 + length // 2, 1)):
             ended = "truncated" if i == 0 else "terminated"
-            buffer.add(make_episode(LONG, steps, 3 * number + i, ended=ended), beta=rng.random(steps))
+            buffer.add(make_episode(info, steps, 3 * number + i, ended=ended), beta=rng.random(steps))
         batch = buffer.sample(3, rng)
         shape = batch.ends.shape
-        recalled = make_incentive_inputs(*rng.normal(size=(2, *shape)), rng.random(shape) < 0.8, device=device)
+        recalled = make_incentive_inputs(*rng.normal(size=(2, *shape)), rng.random(shape) < 0.8)
         with refusing_waits():
             stats = learner.update(batch, recalled if config.uses_memory else None, env_step=0)
-        assert stats.episode_error is not None
         numbers = {"error": stats.episode_error, **{n: torch.stack(pair) for n, pair in stats.ratios.items()}}
         lists = {f"{name} {i}": x for name, xs in numbers.items() for i, x in enumerate(xs.tolist())}
         told.append(stats.read() | lists)
@@ -155,6 +162,62 @@ def capture_updates(config: RunConfig, lengths: list[int], *, replays: int) -> N
         np.testing.assert_allclose([*found.values()], [*wanted.values()], rtol=1e-3, atol=1e-4)
     compare_weights(*gradients)
     compare_weights(*states)
+
+
+def update_after_infinite_values() -> None:
+    """Make an update after one of a longer batch whose values are infinite: nothing of it is left in the padding."""
+    config, results = make_config("emtc-qplex"), []
+    for device in ("cpu", GPU):
+        learner = make_learner(config, LONG, device=device, seed=1)
+        assert isinstance(learner, ValueLearner)
+        make_updates(learner, config, [5] * (WARM_UP + 1))
+        saved = learner.get_state()
+        buffer, episode = ReplayBuffer(3, LONG, device=device), make_episode(LONG, 20, 0)
+        infinite = {name: np.full_like(getattr(episode, name), np.inf) for name in ("obs", "state", "reward")}
+        for _ in range(3):
+            buffer.add(replace(episode, **infinite), beta=np.full(20, np.inf))
+        values = np.full((3, 20), np.inf)
+        recalled = make_incentive_inputs(values, values, np.ones((3, 20), np.bool_))
+        learner.update(buffer.take(np.arange(3)), recalled, env_step=0)
+        learner.set_state(saved)
+        results.append(make_updates(learner, config, [5] * (WARM_UP + 2), first=20))
+    for wanted, found in zip(*results, strict=True):
+        assert np.isfinite([*found.values()]).all()
+        np.testing.assert_allclose([*found.values()], [*wanted.values()], rtol=1e-3, atol=1e-4)
+
+
+def grow_captured_updates() -> None:
+    """Make updates of a game without a real limit: the fixed tensors grow with the batches, and results are equal."""
+    info, config, results = replace(BLOCKS, episode_limit=1_000_000), make_config("qmix"), []
+    for device in ("cpu", GPU):
+        learner = make_learner(config, info, device=device, seed=1)
+        assert isinstance(learner, ValueLearner)
+        short, long = (partial(make_updates, learner, config, lengths, info=info) for lengths in ([5, 40], [600, 5]))
+        results.append(short())
+        if learner._captured is not None:
+            assert learner._captured._inputs is not None
+            assert learner._captured._inputs.capacity == FIRST_CAPACITY
+        results[-1] += long()
+        if learner._captured is not None:
+            assert learner._captured._inputs.capacity == 2 * FIRST_CAPACITY
+    for wanted, found in zip(*results, strict=True):
+        np.testing.assert_allclose([*found.values()], [*wanted.values()], rtol=1e-3, atol=1e-4)
+
+
+def count_copies() -> None:
+    """Copy lists of tensors: a launch for all of them only if types and layouts are equal."""
+    numbers, flags = [torch.zeros(2, 3, device=GPU) for _ in range(3)], [torch.zeros(3, device=GPU) > 0]
+    for targets, sources, launches in (
+        (numbers, [x + 1.0 for x in numbers], 1),
+        (numbers, [x.t().contiguous().t() for x in numbers], 3),
+        ([*numbers, *flags], [*numbers, *flags], 4),
+    ):
+        ACTIVITY.clear()
+        torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
+        assert ACTIVITY.launches.total() == launches
+    ACTIVITY.clear()
+    torch.nn.functional.pad(numbers[0], (0, 1))
+    assert ACTIVITY.launches.total() == 2
 
 
 def restore_captured_updates() -> None:
@@ -296,6 +359,7 @@ def embed(kind: Literal["tcse", "random"]) -> None:
         assert other.device == GPU
         torch.testing.assert_close(other.cpu(), one, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(*(each.embed_float64(state, t) for each in embedders), rtol=1e-12)
+        np.testing.assert_array_equal(embedders[1].embed_to_host(state, t), one.numpy())
 
 
 def refit(kind: Literal["tcse", "dcae"]) -> None:
@@ -312,6 +376,9 @@ def refit(kind: Literal["tcse", "dcae"]) -> None:
         before = embedder.get_state()["encoder"]
         stats = fit(embedder, sample)
         assert stats.updates == 4
+        with refusing_waits():  # the fit has copied the weights to the host
+            on_host = embedder.embed_to_host(sample.state, sample.t)
+        np.testing.assert_allclose(on_host, embedder.embed(sample.state, sample.t).cpu(), rtol=1e-4, atol=1e-5)
         assert np.isfinite(stats.loss)
         assert not torch.equal(embedder.get_state()["encoder"]["out.weight"].cpu(), before["out.weight"].cpu())
         states.append({name: embedder.get_state()[name] for name in ("encoder", "decoder")})
@@ -387,12 +454,10 @@ def free_captured_steps() -> None:
     gc.disable()
     fit(embedder, NodeSample(states, t, rng.normal(size=64)))
     make_updates(learner, config, [5] * (WARM_UP + 2))
-    of_refit, (of_updates,) = embedder.device_step, learner._captured._steps.values()
-    references = [weakref.ref(of_refit), weakref.ref(of_updates)]
+    references = [weakref.ref(step) for step in (embedder.device_step, *learner._captured._steps.values())]
     embedder.device_step = None
     learner._captured.discard_graphs()
-    del of_refit, of_updates
-    assert [reference() for reference in references] == [None, None]
+    assert [reference() for reference in references] == [None] * 4
     gc.enable()
 
 
@@ -403,7 +468,6 @@ def recall() -> None:
     batch = buffer.sample(8, np.random.default_rng(0))
     searched, inputs = part.recall(batch, buffer, tau=1.0)
     assert inputs is not None
-    assert inputs.hit.device == GPU
     part.memory.take_stats()
     with refusing_waits():
         again = buffer.sample(8, np.random.default_rng(0))
@@ -411,6 +475,33 @@ def recall() -> None:
     assert part.memory.take_stats().queried == 0
     assert searched.slots.tolist() == again.slots.tolist()
     compare_weights(vars(inputs), vars(without))
+
+
+def write_without_waits() -> None:
+    """Write and gate an episode and recall a batch after a re-projection: the host must not wait."""
+    part, buffer = filled(device=GPU)
+    info = get_env_info(resolve().env)
+    assert info is not None
+    with refusing_waits():
+        part.write_and_gate(make_episode(info, 9, 0), number=17, tau=1.0)
+        part.memory.take_stats()
+        searched, _ = part.recall(buffer.sample(16, np.random.default_rng(0)), buffer, tau=1.0)
+    assert part.memory.take_stats().queried > 0
+    for row, length in enumerate(searched.length):
+        state = searched.state[row, : length + 1]
+        assert searched.slots[row, : length + 1].tolist() == part.memory.find(state, np.arange(length + 1)).tolist()
+
+
+def embed_inaccurately() -> None:
+    """Let the GPU embed less accurately than the host: the memory must change to float64."""
+    memory = make_gpu_memory(1000)
+    write_walk(memory, 0)
+    memory.reproject()
+    assert memory._table.x.dtype == np.float32
+    embed = memory.embedder.embed
+    memory.embedder.embed = lambda state, t: embed(state, t) + 1e-3
+    memory.reproject()
+    assert memory._table.x.dtype == np.float64
 
 
 def make_gpu_memory(capacity: int) -> EpisodicMemory:
@@ -446,13 +537,13 @@ def send_nodes() -> None:
     for seed in range(40):
         write_walk(memory, seed)
     memory.reproject()
-    row, probes = 4 * 50 + 4, 256
+    row = 4 * 50 + 4
     for seed, seen in ((40, None), (41, 5), (42, None)):  # the table does not grow here
         write_walk(memory, seed, seen=seen)
         ACTIVITY.clear()
         memory.reproject()
         changed = 8 if seen is not None else 9
-        assert sum(ACTIVITY.sent_bytes) == changed * (row + 8) + probes * row, (seed, ACTIVITY.sent_bytes)
+        assert sum(ACTIVITY.sent_bytes) == changed * (row + 8), (seed, ACTIVITY.sent_bytes)
     check_states(memory)
     table = memory._table
     wanted = memory.embedder.embed(table.state[: table.size], table.nodes["t"][: table.size])
@@ -547,6 +638,8 @@ def check_determinism() -> None:
 def list_cases() -> dict[str, Callable[[], None]]:
     """List what runs on the GPU by its name, as something to call."""
     cases: dict[str, Callable[[], None]] = {"determinism": check_determinism, "recall": recall, "training": train}
+    cases |= {"writing": write_without_waits}
+    cases["inaccurate embeddings"] = embed_inaccurately
     cases |= {"changed nodes": send_nodes, "all nodes": keep_states}
     cases |= {"predictors": train_predictors, "repeated step": repeat_step}
     cases |= {
@@ -556,6 +649,9 @@ def list_cases() -> dict[str, Callable[[], None]]:
     three_lengths = partial(capture_updates, make_config("emtc-qplex"), LENGTHS, replays=6)
     cases |= {"captured updates, three lengths": three_lengths, "captured updates, restored": restore_captured_updates}
     cases["updates that cannot be captured"] = update_without_capture
+    cases["captured updates, infinite values before"] = update_after_infinite_values
+    cases["captured updates, a game without a real limit"] = grow_captured_updates
+    cases["counted copies"] = count_copies
     for name, sections in CAPTURED.items():
         config = make_config(name.partition(",")[0], **sections)
         cases[f"captured updates, {name}"] = partial(capture_updates, config, [5] * (WARM_UP + 2), replays=2)

@@ -15,7 +15,7 @@ machine without a GPU, lacks is replaced:
 
 `ACTIVITY` counts what is launched on the GPU and what is sent to it. A launch is an operation that computes or copies:
 views and empty tensors are not counted. A multi-tensor operation, a recurrent layer and a replay of a graph count as
-one each.
+one each, apart from the exceptions of `_count_kernels`.
 
 A captured graph records operations, with the tensors that they read and write, and computes nothing until its replay.
 The replay repeats these operations, so numbers of Python keep the values that they had at the capture.
@@ -134,9 +134,13 @@ class AnyGenerator(HostGenerator):
 
 
 class Event:
-    """A moment on the GPU: each record is a millisecond after the one before."""
+    """A moment on the GPU: each record is a millisecond after the one before.
 
-    clock_ms = 0.0
+    The GPU reaches a moment only when the host waits for it or for a later one, so every wait that could happen is
+    counted.
+    """
+
+    clock_ms = reached_ms = 0.0
 
     def __init__(self, enable_timing: bool = False) -> None:
         self._is_timed, self._at_ms = enable_timing, 0.0
@@ -146,10 +150,12 @@ class Event:
         self._at_ms = Event.clock_ms
 
     def query(self) -> bool:
-        return True
+        return self._at_ms <= Event.reached_ms
 
     def synchronize(self) -> None:
-        _wait("an event")
+        if not self.query():
+            _wait("an event")
+            Event.reached_ms = self._at_ms
 
     def elapsed_time(self, end: "Event") -> float:
         assert self._is_timed
@@ -197,7 +203,8 @@ class Graph:
                     kept.copy_(new.reshape(kept.shape))  # `squeeze_` may have changed its shape since
 
         self._operations.append(repeat)
-        self._launches += _is_launch(func)
+        if _is_launch(func):
+            self._launches += _count_kernels(func.overloadpacket.__name__, args)
         return out
 
     def record_whole(self, compute: Callable[[], list[Tensor]]) -> list[Tensor]:
@@ -324,6 +331,7 @@ def _compute(func, args, kwargs):
     _refuse(name, args, tensors)
     if reason := _find_wait(name, args, kwargs, device):
         _wait(reason)
+        Event.reached_ms = Event.clock_ms
     if device is not None:
         kwargs_on_host["device"] = HOST
     _count(func, name, args, makes_gpu=makes_gpu)
@@ -341,7 +349,7 @@ def _count(func, name: str, args, *, makes_gpu: bool) -> None:
     """Count a launch, and the bytes that a copy sends."""
     if _is_hidden[0] or Graph.recording is not None or not _is_launch(func):
         return
-    ACTIVITY.launches[name] += 1
+    ACTIVITY.launches[name] += _count_kernels(name, args)
     source = {"_to_copy": args[:1] if makes_gpu else (), "copy_": args[1:2] if args and _is_gpu(args[0]) else ()}
     ACTIVITY.sent_bytes += [x.numel() * x.element_size() for x in source.get(name, ()) if not _is_gpu(x)]
 
@@ -351,6 +359,19 @@ def _is_launch(func) -> bool:
     if func.overloadpacket.__name__ in METADATA or torch.Tag.inplace_view in func.tags:
         return False
     return not any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns)
+
+
+def _count_kernels(name: str, args: Any) -> int:
+    """Count the kernels and copies that an operation launches: one, if it is not an exception."""
+    if name == "constant_pad_nd":
+        return 2  # it fills a tensor and copies another one into it
+    if name == "_foreach_copy_":
+        targets, sources = args[:2]
+        pairs = list(zip(targets, sources, strict=True))
+        same_types = len({x.dtype for x in targets}) == len({x.dtype for x in sources}) == 1
+        same_layouts = all(one.shape == other.shape and one.stride() == other.stride() for one, other in pairs)
+        return 1 if same_types and same_layouts else len(pairs)  # as in ATen's ForeachBinaryOpList.cu
+    return 1
 
 
 def _is_gpu(value: Any) -> bool:

@@ -76,7 +76,7 @@ def get_sizes() -> EnvInfo:
 
 
 def count_update(algo: str) -> Count:
-    """Count a later update of a learner: the first ones prepare and capture what later ones repeat."""
+    """Count a later update of a learner, its sample included: the first ones prepare what later ones repeat."""
     info = get_sizes()
     config = make_config(algo, **SETTINGS.get(algo, {}))
     learner = make_learner(config, info, device=GPU, seed=1)
@@ -85,16 +85,23 @@ def count_update(algo: str) -> Count:
     buffer = ReplayBuffer(BATCH, info, device=GPU)
     for i in range(BATCH):
         buffer.add(make_episode(info, length, i))
-    batch = buffer.sample(BATCH, np.random.default_rng(0))
-    shape = batch.ends.shape
-    recalled = make_incentive_inputs(np.ones(shape), np.ones(shape), np.ones(shape, np.bool_), device=GPU)
 
     def update() -> None:
+        batch = buffer.sample(BATCH, np.random.default_rng(0))
+        shape = batch.ends.shape
+        recalled = make_incentive_inputs(np.ones(shape), np.ones(shape), np.ones(shape, np.bool_))
         learner.update(batch, recalled if config.uses_memory else None, env_step=0)
 
     for _ in range(n_before):
         update()
     return measure(f"update, {algo}", update)
+
+
+def count_stored_episode() -> Count:
+    """Count an episode that is added to the replay buffer."""
+    info = get_sizes()
+    buffer, episode = ReplayBuffer(2, info, device=GPU), make_episode(info, info.episode_limit, 0)
+    return measure("stored episode", lambda: buffer.add(episode))
 
 
 def count_refit() -> Count:
@@ -132,7 +139,7 @@ def count_all() -> list[Count]:
     """Count every stage."""
     with imitate():
         updates = [count_update(algo) for algo in ("emtc-qplex", "qmix", "emc", "cds")]
-        return [*updates, count_refit(), *count_reprojections()]
+        return [*updates, count_stored_episode(), count_refit(), *count_reprojections()]
 
 
 def main() -> None:

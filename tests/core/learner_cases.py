@@ -1,5 +1,6 @@
 """Small games, episodes and recalls that the learner's tests share."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.learner import IncentiveInputs, ValueLearner, make_learner
-from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
+from emtc_core.replay_buffer.buffer import Batch, BatchSteps, ReplayBuffer
 from emtc_core.rollout.episode import Episode
 from tests.reference.learner import Memory
 
@@ -85,9 +86,10 @@ def make_inputs(memory: Memory, steps: int) -> IncentiveInputs:
 
 
 def to_double(batch: Batch) -> Batch:
-    names = ("obs", "state", "reward", "beta")
-    fields = {k: v.double() if k in names else v for k, v in vars(batch).items()}
-    return Batch(**fields)
+    tensors = batch.steps.tensors
+    tensors = replace(tensors, obs=tensors.obs.double(), state=tensors.state.double())
+    steps = BatchSteps(batch.steps.storage, batch.steps.rows, tensors)
+    return replace(batch, steps=steps, reward=batch.reward.double(), beta=batch.beta.double())
 
 
 def make_double_learner(config: RunConfig, info: EnvInfo, seed: int = 3) -> ValueLearner:

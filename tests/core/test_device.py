@@ -43,7 +43,7 @@ def update(config: RunConfig) -> dict[str, torch.Tensor]:
         buffer.add(episode, beta=np.array(memory.beta[i]))
     batch = buffer.take(np.arange(len(episodes)))
     shape = batch.ends.shape
-    recalled = make_incentive_inputs(np.zeros(shape), np.zeros(shape), np.ones(shape, np.bool_), device=NOWHERE)
+    recalled = make_incentive_inputs(np.zeros(shape), np.zeros(shape), np.ones(shape, np.bool_))
     return dict(learner.update(batch, recalled if config.uses_memory else None, env_step=0))
 
 

@@ -41,8 +41,12 @@ def test_an_update_of_cds_launches_one_graph_per_chunk_of_rows(counts):
 def test_an_update_without_intrinsic_reward_launches_one_graph_and_little_else(counts, algo):
     update = counts[f"update, {algo}"]
     assert update["replays"] == 1
-    assert update["launches"] <= 20
+    assert update["launches"] <= 5
     assert update["replayed"] > 100
+
+
+def test_an_episode_is_stored_with_one_transfer_and_one_launch(counts):
+    assert counts["stored episode"]["launches"] == 2
 
 
 def test_an_update_with_curiosity_launches_no_more_than_today(counts):

@@ -1,6 +1,7 @@
 """What every value learner promises, whatever its parts: masking, order, seeds, checkpoints, descent, acting."""
 
 import io
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -8,10 +9,12 @@ import pytest
 import torch
 
 from emtc_core.envs.base import EnvInfo
+from emtc_core.learner.captured_update import LENGTH_STEP, MAX_GRAPHS, list_lengths
 from emtc_core.learner.controller import epsilon_greedy
 from emtc_core.learner.learner import IncentiveInputs, ValueLearner, make_learner
 from emtc_core.learner.networks import make_sequence_batch
 from emtc_core.metrics import METRICS
+from emtc_core.replay_buffer.buffer import Batch
 from tests.core.learner_cases import (
     BLOCKS,
     FOOTBALL,
@@ -61,20 +64,33 @@ def gradients(learner: ValueLearner) -> dict[str, torch.Tensor]:
     return {k: p.grad.clone() for k, p in learner.online.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.parametrize("limit", [1, 31, 250, 512, 1000, 10_000, 1_000_000])
+def test_a_game_has_few_lengths_of_batches_on_a_gpu(limit):
+    lengths = list_lengths(limit)
+    assert len(lengths) <= MAX_GRAPHS
+    assert lengths[-1] == limit
+    assert all(one < other <= max(2 * one, one + LENGTH_STEP) for one, other in itertools.pairwise([0, *lengths]))
+
+
+def take_episodes(batch: Batch, order: list[int]) -> Batch:
+    """Take episodes of a batch in another order."""
+    fields = {k: v[order] for k, v in vars(batch).items() if isinstance(v, torch.Tensor | np.ndarray)}
+    return replace(batch, steps=batch.steps.select(np.array(order)), **fields)
+
+
 @every_scalar_system
 def test_padding_changes_neither_loss_nor_gradient(name):
     batch, inputs = make_update()
     buffer_batch = make_batch([*hard_episodes(BLOCKS), make_episode(BLOCKS, 12, 9)], BLOCKS)
-    longer = {k: v[:4] if isinstance(v, torch.Tensor | np.ndarray) else v for k, v in vars(buffer_batch).items()}
+    longer = take_episodes(buffer_batch, [0, 1, 2, 3])
     steps = batch.reward.shape[1]
-    longer["beta"] = longer["beta"].clone()
-    longer["beta"][:, :steps] = batch.beta
+    longer.beta[:, :steps] = batch.beta
     padded_inputs = [torch.zeros(4, 12, dtype=x.dtype) for x in vars(inputs).values()]
     for wide, x in zip(padded_inputs, vars(inputs).values(), strict=True):
         wide[:, :steps] = x
     learners = [make(name), make(name)]
     short = learners[0].update(batch, inputs, env_step=0).read()
-    wide = learners[1].update(replace(batch, **longer), IncentiveInputs(*padded_inputs), env_step=0).read()
+    wide = learners[1].update(longer, IncentiveInputs(*padded_inputs), env_step=0).read()
     assert wide == pytest.approx(short, rel=1e-4, abs=1e-6)
     first, second = (gradients(x) for x in learners)
     for key, value in first.items():
@@ -85,7 +101,7 @@ def test_padding_changes_neither_loss_nor_gradient(name):
 def test_the_order_of_episodes_in_a_batch_does_not_matter(name):
     batch, inputs = make_update()
     order = [2, 0, 3, 1]
-    shuffled = replace(batch, **{k: v[order] for k, v in vars(batch).items()})
+    shuffled = take_episodes(batch, order)
     turned = IncentiveInputs(*(x[order] for x in vars(inputs).values()))
     learners = [make(name), make(name)]
     losses = [
@@ -180,7 +196,6 @@ def test_the_priority_of_an_episode_is_its_mean_squared_error():
     learner = make("qplex")
     batch, _ = make_update()
     stats = learner.update(batch, None, env_step=0)
-    assert stats.episode_error is not None
     weighted = (stats.episode_error.numpy() * batch.length).sum() / batch.length.sum()
     assert weighted == pytest.approx(stats["train/td_loss"].item(), rel=1e-5)
 

@@ -25,6 +25,7 @@ def _memory(spread: float = 1.0, **options: Any) -> EpisodicMemory:
     with torch.no_grad():
         out.weight[0] *= spread / embedder.embed(_episode(0), np.arange(M))[:, 0].std()
         out.bias[0] = 1.0
+    embedder.on_new_weights()
     values: dict[str, Any] = {"delta": DELTA, "capacity": 1000, **options}
     config = MemoryConfig(**values)
     return EpisodicMemory(config, state_dim=S, gamma=0.99, embedder=embedder, seed=1)
@@ -120,15 +121,19 @@ def test_what_was_written_in_float64_is_found_at_its_place_also_after_a_checkpoi
     assert memory.columns().embedding.dtype == np.float32
 
 
+def _set_first_bias(memory: EpisodicMemory, value: float) -> None:
+    memory.embedder.encoder.out.bias.detach()[0] = value
+    memory.embedder.on_new_weights()
+
+
 def test_a_stale_index_of_float32_is_asked_in_float32_by_a_memory_that_went_over_to_float64() -> None:
     memory, state = _memory(index="stale_target_update"), _episode(1)
     _write(memory, state)
     memory.on_target_update()
     seen = memory.find(state, np.arange(M))
-    bias = memory.embedder.encoder.out.bias.detach()
-    bias[0] = 1e4  # for one re-projection rounding is far beyond delta
+    _set_first_bias(memory, 1e4)  # for one re-projection rounding is far beyond delta
     memory.reproject()
-    bias[0] = 1.0
+    _set_first_bias(memory, 1.0)
     space = memory.get_state()["space"]
     assert (space["stale"]["scaling"]["is_float64"], space["scaling"]["is_float64"]) == (False, True)
     assert memory.find(state, np.arange(M)).tolist() == seen.tolist()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from emtc_core.devices import AsyncCopy, fetch
 from emtc_core.replay_buffer.priorities import Priorities
 
 
@@ -12,8 +13,8 @@ def drawn(priorities: Priorities, n: int = 200) -> set[int]:
     return {int(priorities.draw(1, 5, 1.0, rng)[0]) for _ in range(n)}
 
 
-def only(place: int) -> torch.Tensor:
-    return torch.eye(5)[place]
+def only(place: int, weight: float = 1.0) -> AsyncCopy:
+    return fetch(weight * torch.eye(5)[place])
 
 
 def test_without_lag_a_weight_counts_at_once():
@@ -32,9 +33,9 @@ def test_with_lag_a_weight_counts_when_the_next_ones_come():
 
 def test_a_weight_that_comes_late_is_not_given_to_the_episode_that_came_meanwhile():
     priorities = Priorities(5, lag=1)
-    priorities.set(np.arange(5), 1e6 * only(3))
+    priorities.set(np.arange(5), only(3, 1e6))
     priorities.reset(3)
-    priorities.set(np.array([0]), torch.tensor([1.0]))
+    priorities.set(np.array([0]), fetch(torch.tensor([1.0])))
     assert drawn(priorities) == {3}  # the others have the smallest weight, it has that of a new episode
     assert priorities.get_state(5)["priority"].tolist() == pytest.approx([1e-8, 1e-8, 1e-8, 1.0, 1e-8])
 

@@ -442,7 +442,7 @@ def test_incentives_equal_the_published_ones_and_ours_are_masked_where_an_episod
         batch = batches[k % len(batches)]
         seq = make_sequence_batch(batch, agent_id=True)
         with torch.no_grad():
-            following = learner._evaluate_next(learner.online.unroll(seq, learner._generator), seq)
+            following = learner._evaluate_next(learner.online.unroll(seq, learner._generator), seq, batch.indices)
         real = batch.filled.numpy()
         gained = learner._compute_incentive(seq, following, recall(fixture, k, EMU))
         assert gained is not None

@@ -71,7 +71,7 @@ def test_the_greedy_action_is_the_best_that_is_available():
 
 def test_what_a_miss_recalls_is_zero():
     missing = np.array([[np.nan, 2.0]])
-    inputs = make_incentive_inputs(missing, missing, np.array([[False, True]]), device=torch.device("cpu"))
+    inputs = make_incentive_inputs(missing, missing, np.array([[False, True]]))
     assert inputs.h_next.tolist() == inputs.rho_next.tolist() == [[0.0, 2.0]]
     assert inputs.hit.tolist() == [[False, True]]
     assert inputs.h_next.dtype == inputs.rho_next.dtype == torch.float32

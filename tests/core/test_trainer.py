@@ -70,7 +70,7 @@ class Says(NoControl):
 
 
 def make_trainer(
-    config: RunConfig, folder: Path, control=None, device: str = "cpu", **more: Any
+    config: RunConfig, folder: Path, control=None, device: str = "cpu", min_interval_s: float = 0.0, **more: Any
 ) -> tuple[Trainer, ListRecorder]:
     torch.set_num_threads(1)
     recorder = ListRecorder()
@@ -80,7 +80,7 @@ def make_trainer(
         eval_env=make_env(config.env, n_envs=4),
         recorder=recorder,
         control=control or NoControl(),
-        checkpoints=CheckpointStore(folder, keep=2),
+        checkpoints=CheckpointStore(folder, keep=2, min_interval_s=min_interval_s),
         device=torch.device(device),
         **more,
     )
@@ -501,6 +501,14 @@ def test_the_mean_beta_of_sampled_batches_is_that_of_the_updates_since_the_last_
     reported = [recorder.metrics[report][1]["gate/beta_batch"] for report in means]
     assert reported == pytest.approx([np.mean(betas) for betas in means.values()])
     assert "since the last report" in METRICS["gate/beta_batch"].meaning
+
+
+def test_between_the_first_checkpoint_and_the_last_one_a_minimum_time_passes(tmp_path: Path) -> None:
+    trainer, _ = make_trainer(short_config(), tmp_path, min_interval_s=3600.0)
+    trainer.run()
+    first, last = (load(path)[0] for path in trainer.checkpoints.list())
+    assert first < 800, "the second one would be due there"
+    assert last == trainer.env_step
 
 
 def test_a_full_disk_costs_checkpoints_but_no_step_and_no_earlier_checkpoint(

@@ -1,7 +1,7 @@
 """Inputs of the comparisons: random episodes of 3s_vs_5z, learners with equal weights, equal batches."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -119,8 +119,9 @@ def make_updates(
             shape = batch.ends.shape
             h_next, rho_next = rng.random((2, *shape))
             is_found = rng.random(shape) < 0.9
-            recalled = make_incentive_inputs(10 * h_next, rho_next, is_found, device=batch.reward.device)
-        stats.append(learner.update(batch, recalled, env_step=0))
+            recalled = make_incentive_inputs(10 * h_next, rho_next, is_found)
+        updated = learner.update(batch, recalled, env_step=0)
+        stats.append(replace(updated, numbers=updated.numbers.clone()))  # the next update may overwrite it
     return stats
 
 

@@ -56,7 +56,7 @@ def test_a_run_resumes_from_the_cpu_on_the_gpu_and_back_without_a_changed_value_
             eval_env=make_env(config.env, n_envs=config.eval.episodes),
             recorder=recorder,
             control=NoControl(),
-            checkpoints=CheckpointStore(tmp_path, keep=2),
+            checkpoints=CheckpointStore(tmp_path, keep=2, min_interval_s=0.0),
             device=place,
             on_progress=partial(stop_at, part * steps),
         )

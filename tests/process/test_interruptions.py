@@ -12,6 +12,7 @@ import pytest
 import torch
 from sqlalchemy import update
 
+import tests.frequent_checkpoints  # noqa: F401
 from app.analysis.provenance import library_versions
 from app.jobs.resume import claim_to_resume
 from app.jobs.train_process import train_detached

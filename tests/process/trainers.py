@@ -18,6 +18,7 @@ from app.cli.main import run
 PATIENCE_S = 240.0
 """How long anything here may take: a busy machine is slow, and pytest ends a test that hangs."""
 EMTC = [sys.executable, "-m", "app.cli.main"]
+TRAIN = [sys.executable, "-c", "import tests.frequent_checkpoints; from app.cli.main import main; main()"]
 FAST = (
     "train.burn_in=8", "train.batch=8", "eval.episodes=4", "eval.interval=1000", "checkpoint.interval=400",
     "embed.min_entries=64", "embed.batch=64", "memory.delta=0.02", "record.gate_interval=200",
@@ -26,7 +27,7 @@ FAST = (
 
 def train_command(url: str, *, steps: int, seed: int = 1, sets: tuple[str, ...] = FAST) -> list[str]:
     options = [part for text in sets for part in ("--set", text)]
-    return [*EMTC, "train", "--env", "skirmish", "--map", "3m", "--algo", "emtc-qplex", "--steps", str(steps),
+    return [*TRAIN, "train", "--env", "skirmish", "--map", "3m", "--algo", "emtc-qplex", "--steps", str(steps),
             "--seed", str(seed), "--db", url, "--json", *options]  # fmt: skip
 
 
@@ -36,7 +37,9 @@ def environment() -> dict[str, str]:
 
 def train(url: str, *, steps: int, seed: int = 1, sets: tuple[str, ...] = FAST) -> dict[str, Any]:
     """Train in this process, which has the learner's libraries loaded."""
-    done = emtc(*train_command(url, steps=steps, seed=seed, sets=sets)[len(EMTC) :])
+    import tests.frequent_checkpoints  # noqa: F401
+
+    done = emtc(*train_command(url, steps=steps, seed=seed, sets=sets)[len(TRAIN) :])
     gc.collect()  # closes its connections, as a process does that ends: the file is whole then
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

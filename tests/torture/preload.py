@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+import tests.frequent_checkpoints  # noqa: F401
 from emtc_core.config.run import RunConfig
 from emtc_core.control import NoControl
 from emtc_core.envs.registry import make_env

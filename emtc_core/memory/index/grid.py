@@ -118,30 +118,33 @@ def _cell(value: float, radius: float) -> Int:  # pragma: no cover  # compiled
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _bucket_of(cells: Cells, slot: Int) -> Int:  # pragma: no cover  # compiled
-    point, radius = cells.z[slot], cells.cell_radius
-    dim = len(point)
-    a = _cell(point[0], radius)
-    b = _cell(point[1], radius) if dim > 1 else 0
-    c = _cell(point[2], radius) if dim > 2 else 0
-    d = _cell(point[3], radius) if dim > 3 else 0
-    return _hash(a, b, c, d, len(cells.buckets))
+def _bucket_of(z: NDArray[Any], slot: Int, radius: float, buckets: Int) -> Int:  # pragma: no cover  # compiled
+    """Return the bucket of a node. Arrays are passed singly: a tuple counts references at each call."""
+    dim = z.shape[1]
+    a = _cell(z[slot, 0], radius)
+    b = _cell(z[slot, 1], radius) if dim > 1 else 0
+    c = _cell(z[slot, 2], radius) if dim > 2 else 0
+    d = _cell(z[slot, 3], radius) if dim > 3 else 0
+    return _hash(a, b, c, d, buckets)
 
 
 @njit(cache=True, nogil=True, forceinline=True)
 def insert(cells: Cells, slot: Int) -> None:  # pragma: no cover  # compiled
     """Add a node; its position is its row of `z`."""
-    _put_first(cells, slot, _bucket_of(cells, slot))
+    bucket = _bucket_of(cells.z, slot, cells.cell_radius, len(cells.buckets))
+    _put_first(cells.buckets, cells.chain, slot, bucket)
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _put_first(cells: Cells, slot: Int, bucket: Int) -> None:  # pragma: no cover  # compiled
-    first = cells.buckets[bucket]
-    cells.chain[slot, 0] = NONE
-    cells.chain[slot, 1] = first
+def _put_first(
+    buckets: NDArray[Any], chain: NDArray[Any], slot: Int, bucket: Int
+) -> None:  # pragma: no cover  # compiled
+    first = buckets[bucket]
+    chain[slot, 0] = NONE
+    chain[slot, 1] = first
     if first >= 0:
-        cells.chain[first, 0] = slot
-    cells.buckets[bucket] = slot
+        chain[first, 0] = slot
+    buckets[bucket] = slot
 
 
 @njit(cache=True, nogil=True, forceinline=True)
@@ -151,7 +154,7 @@ def remove(cells: Cells, slot: Int) -> None:  # pragma: no cover  # compiled
     if before >= 0:
         cells.chain[before, 1] = after
     else:
-        cells.buckets[_bucket_of(cells, slot)] = after
+        cells.buckets[_bucket_of(cells.z, slot, cells.cell_radius, len(cells.buckets))] = after
     if after >= 0:
         cells.chain[after, 0] = before
 
@@ -159,13 +162,14 @@ def remove(cells: Cells, slot: Int) -> None:  # pragma: no cover  # compiled
 @njit(cache=True, nogil=True)
 def _insert_rows(cells: Cells, rows: Int) -> None:  # pragma: no cover  # compiled
     """Add the first rows. Computing the buckets of a block first lets the processor load many of them in parallel."""
-    buckets = np.empty(BLOCK, np.int64)
+    buckets, chain, z, radius = cells.buckets, cells.chain, cells.z, cells.cell_radius
+    block = np.empty(BLOCK, np.int64)
     for start in range(0, rows, BLOCK):
         n = min(BLOCK, rows - start)
         for i in range(n):
-            buckets[i] = _bucket_of(cells, start + i)
+            block[i] = _bucket_of(z, start + i, radius, len(buckets))
         for i in range(n):
-            _put_first(cells, start + i, buckets[i])
+            _put_first(buckets, chain, start + i, block[i])
 
 
 @njit(cache=True, nogil=True)
@@ -180,26 +184,13 @@ def _count_nodes(cells: Cells) -> int:  # pragma: no cover  # compiled
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _distance(p: NDArray[Any], q: NDArray[Any], is_linf: bool) -> float:  # pragma: no cover  # compiled
-    """Euclidean or largest-coordinate distance."""
+def _distance(z: NDArray[Any], slot: Int, q: NDArray[Any], is_linf: bool) -> float:  # pragma: no cover  # compiled
+    """Euclidean or largest-coordinate distance of a node from a query."""
     total = 0.0
-    for i in range(len(p)):
-        gap = abs(p[i] - q[i])
+    for i in range(len(q)):
+        gap = abs(z[slot, i] - q[i])
         total = max(total, gap) if is_linf else total + gap * gap
     return total if is_linf else np.sqrt(total)
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def _scan(
-    cells: Cells, first: Int, q: NDArray[Any], best: Int, best_distance: float
-) -> tuple[Int, float]:  # pragma: no cover  # compiled
-    slot = first
-    while slot >= 0:
-        d = _distance(cells.z[slot], q, cells.is_linf)
-        if d < best_distance or (d == best_distance and slot < best):
-            best, best_distance = slot, d
-        slot = cells.chain[slot, 1]
-    return best, best_distance
 
 
 @njit(cache=True, nogil=True, forceinline=True)
@@ -225,8 +216,12 @@ def nearest(cells: Cells, q: NDArray[Any]) -> tuple[Int, float]:  # pragma: no c
             for c in range(c0, c1 + 1):
                 d0, d1 = (_cell(q[3] - half, built_radius), _cell(q[3] + half, built_radius)) if dim > 3 else (0, 0)
                 for d in range(d0, d1 + 1):
-                    first = cells.buckets[_hash(a, b, c, d, len(cells.buckets))]
-                    best, best_distance = _scan(cells, first, q, best, best_distance)
+                    slot = cells.buckets[_hash(a, b, c, d, len(cells.buckets))]
+                    while slot >= 0:
+                        distance = _distance(cells.z, slot, q, cells.is_linf)
+                        if distance < best_distance or (distance == best_distance and slot < best):
+                            best, best_distance = slot, distance
+                        slot = cells.chain[slot, 1]
     if best_distance < cells.radius or (cells.is_linf and best_distance == cells.radius):
         return best, best_distance
     return NONE, np.inf
