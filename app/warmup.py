@@ -60,6 +60,7 @@ def compile_memory() -> None:
     slots = memory.write(state=state, reward=np.ones(16, np.float32), won=True, episode=0, episode_return=16.0)
     memory.find(state, np.arange(17))
     memory.recall(slots)
+    memory.keep_unchanged(slots[None], memory.uids(slots)[None], length=np.array([16]), episode=np.array([0]))
     memory.get_state()
     rows = np.arange(17)
     zeros = np.zeros(17)

@@ -17,7 +17,8 @@ CUBLAS_WORKSPACE = ":16:8"
 CUBLASLT_WORKSPACE = "128"
 """The same size [KiB] for cuBLASLt, which shares the workspace; PyTorch warns about its larger default."""
 REPLAY_SHARE = 0.5
-"""Maximum fraction of the GPU's free memory for the replay buffer with `train.replay_device=auto`."""
+"""Maximum fraction of the memory of the GPU that a run may plan with, for the replay buffer with
+`train.replay_device=auto`."""
 
 MAX_ROWS_ON_HOST = 512
 """Maximum number of agents in all environments together that act on the host with `train.act_device=auto`."""
@@ -53,14 +54,23 @@ def choose_act_device(setting: Literal["auto", "cpu", "cuda"], *, device: torch.
 
 
 def choose_replay_device(
-    setting: Literal["auto", "cpu", "cuda"], *, device: torch.device, size_bytes: int
+    setting: Literal["auto", "cpu", "cuda"],
+    *,
+    device: torch.device,
+    size_bytes: int,
+    other_bytes: int = 0,
+    gpu_share: float | Literal["auto"] = "auto",
 ) -> torch.device:
     """Choose the device of the replay buffer (`train.replay_device`).
 
+    The run may plan with `gpu_share` of the GPU's memory, and at most with what is free.
+
     Args:
-        setting: auto: a GPU if the buffer needs at most `REPLAY_SHARE` of its free memory.
+        setting: auto: a GPU if the buffer needs at most `REPLAY_SHARE` of the memory that the run may plan with.
         device: Device of the learner.
         size_bytes: Size of the buffer [bytes].
+        other_bytes: Other memory of the run on the GPU [bytes].
+        gpu_share: `train.gpu_share`, dimensionless; auto is 1 here.
 
     Raises:
         ConfigError: If the buffer is configured for a GPU that is not used or has not enough memory.
@@ -71,13 +81,17 @@ def choose_replay_device(
         raise ConfigError(rule, key="train.replay_device", value="cuda")
     if device.type == "cpu" or setting == "cpu":
         return host
-    free_bytes = torch.cuda.mem_get_info(device)[0]
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    share = 1.0 if gpu_share == "auto" else gpu_share
+    planned_bytes = min(free_bytes, share * total_bytes)
+    available_bytes = max(0.0, planned_bytes - other_bytes)
     if setting == "auto":
-        return device if size_bytes <= REPLAY_SHARE * free_bytes else host
-    if size_bytes > free_bytes:
+        return device if size_bytes <= min(REPLAY_SHARE * planned_bytes, available_bytes) else host
+    if size_bytes > available_bytes:
         rule = (
-            f"must be auto or cpu, because the episodes need up to {size_bytes / 1e9:,.1f} GB, "
-            f"and the GPU has {free_bytes / 1e9:,.1f} GB free"
+            f"must be auto or cpu, because the episodes need up to {size_bytes / 1e9:,.1f} GB, and "
+            f"{available_bytes / 1e9:,.1f} GB are left of the {planned_bytes / 1e9:,.1f} GB of the GPU that the run "
+            f"may plan with (train.gpu_share = {share:g})"
         )
         hint = "Or set a smaller train.replay."
         raise ConfigError(Fault("train.replay_device", "cuda", rule, hint, related=("train.replay",)))

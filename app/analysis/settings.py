@@ -40,7 +40,7 @@ EMBEDDERS = {"random": "random projection", "dcae": "dCAE", "tcse": "TCSE"}
 _SECTIONS = frozenset(RunConfig.model_fields) - {"algo", "seed", "preset", "env"}
 """Sections of which `list_sections` states whether an algorithm reads them."""
 _IDENTITY = frozenset({"algo", "seed", "train.t_max"}) | TASK
-_DEVICES = ("train.device", "train.act_device", "train.replay_device", "memory.index_device")
+_DEVICES = ("train.device", "train.act_device", "train.replay_device", "train.gpu_share", "memory.index_device")
 _HARMLESS = ("record.", "checkpoint.", "eval.", *_DEVICES, "train.threads", f"{CODE}.")
 """Prefixes of settings that do not affect learning."""
 _RELEVANT_CODE: Final = tuple(

@@ -23,6 +23,7 @@ from app.cli.output import (
     print_rows,
     print_table,
 )
+from app.jobs.gpu import check_fitting_runs
 from app.jobs.sweeps import control
 from app.jobs.sweeps.file import change_settings, find_sweep_file, is_sweep_file, list_templates
 from app.jobs.sweeps.plan import Plan, make_plan, parse_seeds
@@ -40,7 +41,9 @@ from storage.runs.sweeps import Sweep, get_sweep, list_sweeps, sweep_runs
 Jobs = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Trainers at the same time; default: one per physical core, or as many as the cluster can run"
+        min=1,
+        help="Trainers at the same time; default: one per physical core, as many as fit into the GPU's memory, or as "
+        "many as the cluster can run",
     ),
 ]
 Engine = Annotated[str, typer.Option(help="local: processes on this machine; ray: workers on the nodes of a cluster")]
@@ -98,22 +101,22 @@ def sweep(
         raise typer.BadParameter("Give a sweep file or a template. List templates with: emtc sweep --list-templates")
     if stop:
         return _stop(open_database(db, create=False), file, set or (), steps)
-    at_once = jobs or control.default_jobs()
     if _ID.fullmatch(file) and not is_sweep_file(file):
         has_other_options = any((seeds, set, steps, dry_run, queue, retry, detach))
         plan = _read_stored_plan(open_database(db, create=False), file, has_other_options=has_other_options)
         cluster = _choose_cluster(plan, engine, address, cpus_per_run, gpus_per_run)
-        with connect(cluster, db) if cluster else nullcontext() as ray:
-            return _run(open_database(db), plan, at_once, ray=ray, cluster=cluster, json=json)
+        return _continue_stored(db, plan, jobs, cluster=cluster, json=json)
     plan = make_plan(change_settings(find_sweep_file(file), set or (), steps=steps))
     selected_seeds = None if seeds is None else parse_seeds(seeds, plan)
     cluster = _choose_cluster(plan, engine, address, cpus_per_run, gpus_per_run)
+    at_once = jobs or control.default_jobs(plan)
     if dry_run:
         return _print_plan(db, plan, at_once, selected_seeds, json=json)
     cluster = None if queue else cluster
     if plan.file.optuna:
         check_storage(db)
-    control.check_plan(plan, remote=queue or (cluster is not None and cluster.address is not None))
+    is_remote = queue or (cluster is not None and cluster.address is not None)
+    control.check_plan(plan, jobs=None if cluster else at_once, remote=is_remote)
     with connect(cluster, db) if cluster else nullcontext() as ray:
         if cluster and cluster.address and not jobs:
             at_once = count_slots(ray, cluster)
@@ -133,6 +136,14 @@ def _read_stored_plan(database: Database, sweep_id: str, *, has_other_options: b
     if has_other_options:
         raise typer.BadParameter("With the id of a sweep, only --stop, --jobs and the options of --engine are valid.")
     return control.remake_plan(get_sweep(database, sweep_id))
+
+
+def _continue_stored(db: str, plan: Plan, jobs: int | None, *, cluster: Cluster | None, json: bool) -> int:
+    at_once = jobs or control.default_jobs(plan)
+    if cluster is None:
+        check_fitting_runs([run.config for run in plan.runs], at_once)
+    with connect(cluster, db) if cluster else nullcontext() as ray:
+        return _run(open_database(db), plan, at_once, ray=ray, cluster=cluster, json=json)
 
 
 def _print_files_folder(database: Database) -> None:
@@ -231,6 +242,7 @@ def _run(
                     database,
                     sweep_id,
                     jobs,
+                    n_runs=len(plan.runs),
                     trains=trains,
                     leave=leave,
                     on_progress=on_progress,
@@ -270,6 +282,7 @@ def _run_here(
     sweep_id: str,
     jobs: int,
     *,
+    n_runs: int,
     trains: bool,
     leave: LeaveRequest,
     on_progress: Callable[[Sweep], None],
@@ -289,6 +302,7 @@ def _run_here(
             at_most=jobs,
             update_search=search.update if search else None,
             on_progress=on_progress,
+            n_runs=n_runs,
             lowers_priority=True,
             env_modules=env_modules,
         )
@@ -336,7 +350,7 @@ def _progress_bar() -> Generator[Callable[[Sweep], None]]:
 def _print_plan(db: str, plan: Plan, jobs: int, selected_seeds: Collection[int] | None, *, json: bool) -> int:
     if selected_seeds is not None:
         plan = replace(plan, runs=tuple(run for run in plan.runs if run.seed in selected_seeds))
-    control.check_plan(plan)
+    control.check_plan(plan, jobs=jobs)
     try:
         database = open_database(db, read_only=True)
     except StorageError:  # there is no database yet, and a dry run does not create one

@@ -164,10 +164,13 @@ def train_worker(
     resume: Annotated[bool, typer.Option("--resume")] = False,
     token: Annotated[str | None, typer.Option("--token")] = None,
     worker: Annotated[int | None, typer.Option("--worker")] = None,
+    gpu_share: Annotated[float, typer.Option("--gpu-share")] = 1.0,
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> int:
     """Train a run that another process has created. A detached trainer runs this command."""
-    return train_detached(db, run_id, announce=print_message, token=token, resume=resume, worker=worker)
+    return train_detached(
+        db, run_id, announce=print_message, token=token, resume=resume, worker=worker, gpu_share=gpu_share
+    )
 
 
 def _train_in_foreground(

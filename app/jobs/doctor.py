@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from app.jobs.gpu import MPS_COMMAND, is_mps_running
 from emtc_core.envs.registry import list_doctor_rows
 from emtc_core.errors import ConfigError, StorageError
 from emtc_core.install import CHECKOUT, FIRST_FAISS, FROM_CHECKOUT, find_faiss, get_install_command
@@ -44,6 +45,7 @@ def run_checks() -> list[Check]:
         *_check_libraries(),
         _check_kernel_cache(),
         *_list_gpu_checks(gpu),
+        *_list_mps_checks(gpu),
         _check_faiss(gpu.get("name", "")),
         _check_chrome(),
         _check_apprise(),
@@ -105,6 +107,15 @@ def _list_gpu_checks(gpu: dict[str, Any]) -> list[Check]:
             for name, is_correct, detail in gpu["results"]
         ),
     ]
+
+
+def _list_mps_checks(gpu: dict[str, Any]) -> list[Check]:
+    """Check whether several trainings can compute on the GPU at the same time; nothing is checked without a GPU."""
+    if not gpu:
+        return []
+    is_running = is_mps_running()
+    detail = "several trainings share the GPU" if is_running else "not running; several trainings take turns on the GPU"
+    return [_make_check("mps", is_running, detail, advice=MPS_COMMAND)]
 
 
 def _check_faiss(gpu: str) -> Check:

@@ -19,12 +19,13 @@ import psutil
 
 from app.analysis.format import format_run_count
 from app.analysis.provenance import library_versions
+from app.jobs.gpu import check_mps, find_gpu
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.registry import check_available, check_importable, get_env_info
 from emtc_core.errors import EmtcError, RunStateError, StorageError, make_cuda_error
 from emtc_core.kernel_cache import check_kernel_cache
-from emtc_core.memory_estimate import estimate_memory
+from emtc_core.memory_estimate import estimate_gpu_memory, estimate_memory
 from emtc_core.user_modules import FOLDER_VARIABLE, get_user_folder
 from storage.engine import Database, check_not_read_only, is_read_only
 from storage.files import check_files_folder, run_folder
@@ -61,12 +62,14 @@ _SNAPSHOT_BYTES_PER_NODE = 60
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated cost of a run: duration [s], disk space, source of the assumed speed, and an upper bound of memory."""
+    """Estimated cost of a run: duration [s], disk space, source of the assumed speed, and upper bounds of memory."""
 
     seconds: float
     disk_bytes: float
     basis: str
     memory_bytes: float
+    gpu_bytes: float
+    """Memory of the GPU with the replay buffer, if the run uses a GPU."""
 
 
 def check_startable(config: RunConfig) -> None:
@@ -75,7 +78,8 @@ def check_startable(config: RunConfig) -> None:
     Raises:
         EnvUnavailableError: If the environment or its module is missing. The module is not imported here.
         StorageError: If EMTC_FILES is not a folder that can be written.
-        ConfigError: If CUDA is required and not available, or compiled kernels cannot be stored.
+        ConfigError: If CUDA is required and not available, CUDA_MPS_PIPE_DIRECTORY is set and MPS does not run, or
+            compiled kernels cannot be stored.
     """
     check_files_folder()
     check_kernel_cache()
@@ -89,8 +93,10 @@ def check_startable(config: RunConfig) -> None:
         "memory.index_device": config.memory.index_device,
     }
     for key, device in devices.items():
-        if device == "cuda" and not _has_cuda():
+        if device == "cuda" and find_gpu() is None:
             raise make_cuda_error(key)
+    if train.device != "cpu":
+        check_mps()
 
 
 def launch_run(db: Database, config: RunConfig, *, name: str | None = None, launch_token: str | None = None) -> str:
@@ -174,7 +180,9 @@ def estimate(db: Database | None, config: RunConfig) -> Estimate:
         nodes * _SNAPSHOT_BYTES_PER_NODE / 2 + 0.5 * 2 * state_dim * min(nodes, 20_000)
     )
     disk = steps * (_DISK_BYTES_PER_STEP + 1.5 * state_dim) + snapshots
-    return Estimate(seconds, disk, basis, sum(estimate_memory(config, info).values()))
+    sizes = estimate_memory(config, info)
+    gpu_bytes = sum(estimate_gpu_memory(config, info).values()) + sizes.get("replay", 0)
+    return Estimate(seconds, disk, basis, sum(sizes.values()), gpu_bytes)
 
 
 def spawn(arguments: list[str], log: Path, *, db: Database | None = None) -> subprocess.Popen[bytes]:
@@ -231,14 +239,29 @@ class StartedTrainer:
 
 @overload
 def claim_and_start(
-    db: Database, claim: Callable[[], ClaimedRun], *, for_worker: bool = ..., lowers_priority: bool = ...
+    db: Database,
+    claim: Callable[[], ClaimedRun],
+    *,
+    for_worker: bool = ...,
+    gpu_share: float = ...,
+    lowers_priority: bool = ...,
 ) -> StartedTrainer: ...
 @overload
 def claim_and_start(
-    db: Database, claim: Callable[[], ClaimedRun | None], *, for_worker: bool = ..., lowers_priority: bool = ...
+    db: Database,
+    claim: Callable[[], ClaimedRun | None],
+    *,
+    for_worker: bool = ...,
+    gpu_share: float = ...,
+    lowers_priority: bool = ...,
 ) -> StartedTrainer | None: ...
 def claim_and_start(
-    db: Database, claim: Callable[[], ClaimedRun | None], *, for_worker: bool = False, lowers_priority: bool = True
+    db: Database,
+    claim: Callable[[], ClaimedRun | None],
+    *,
+    for_worker: bool = False,
+    gpu_share: float = 1.0,
+    lowers_priority: bool = True,
 ) -> StartedTrainer | None:
     """Claim a run and start its trainer. The trainer owns the run by the token of the claim.
 
@@ -247,6 +270,7 @@ def claim_and_start(
         claim: Claims a run: a new one, a stopped or lost one, or the next one of the queue. None: there is none.
         for_worker: A signal to the trainer, or the end of this process, returns the run to the queue instead of
             stopping it.
+        gpu_share: Fraction of the GPU's memory that the run may plan with, if `train.gpu_share` is auto.
         lowers_priority: The app and the browser run before the trainer on the same machine.
 
     Returns:
@@ -260,6 +284,7 @@ def claim_and_start(
         return None
     options = ["--token", claimed.token, *(["--resume"] if claimed.resume else [])]
     options += ["--worker", str(os.getpid())] if for_worker else []
+    options += ["--gpu-share", str(gpu_share)] if gpu_share < 1 else []
     command = ["app.cli.main", "train-worker", claimed.run_id, *options]
     try:
         process = spawn(command, run_folder(db, claimed.run_id) / LOG_NAME, db=db)
@@ -281,12 +306,6 @@ def _lower_priority(pid: int) -> None:
         process.nice(max(TRAINER_NICENESS, process.nice()))
         # Linux may share the processor among sessions first, and the trainer has its own
         Path(f"/proc/{pid}/autogroup").write_text(str(TRAINER_NICENESS))
-
-
-def _has_cuda() -> bool:
-    """Whether torch finds a CUDA device. Another process checks it, because the app never loads torch."""
-    code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False).returncode == 0
 
 
 def _estimate_duration(db: Database | None, config: RunConfig) -> tuple[float, str]:

@@ -25,6 +25,7 @@ def train_detached(
     token: str | None = None,
     resume: bool = False,
     worker: int | None = None,
+    gpu_share: float = 1.0,
 ) -> int:
     """Train a run that another process has created; return the exit code.
 
@@ -36,6 +37,7 @@ def train_detached(
         resume: Continue from the newest usable checkpoint.
         worker: Process id of the worker that has claimed the run. With a worker, a signal or the end of the worker
             returns the run to the queue.
+        gpu_share: Fraction of the GPU's memory that the run may plan with, if `train.gpu_share` is auto.
     """
     with stop_signals(worker=worker) as signals:
         try:
@@ -45,7 +47,7 @@ def train_detached(
             mark_stopped(database, run_id, token, signals, announce=announce)
             return 0
         try:
-            train_with_signals(database, run_id, token, signals, resume=resume, announce=announce)
+            train_with_signals(database, run_id, token, signals, resume=resume, announce=announce, gpu_share=gpu_share)
         except StopRequested:
             mark_stopped(database, run_id, token, signals, announce=announce)
         except Exception as exc:
@@ -63,6 +65,7 @@ def train_with_signals(
     resume: bool,
     announce: Announce,
     on_progress: Callable[[int], None] = lambda env_step: None,
+    gpu_share: float = 1.0,
 ) -> "RunSummary":
     """Import torch and train. A signal during the import stops the run, too.
 
@@ -77,7 +80,14 @@ def train_with_signals(
         finish_run(database, run_id, "failed", error=f"{type(exc).__name__}: {exc}", token=token)
         raise
     return train_run(
-        database, run_id, resume=resume, token=token, signals=signals, on_progress=on_progress, announce=announce
+        database,
+        run_id,
+        resume=resume,
+        token=token,
+        signals=signals,
+        on_progress=on_progress,
+        announce=announce,
+        gpu_share=gpu_share,
     )
 
 

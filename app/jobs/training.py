@@ -59,6 +59,7 @@ def train_run(
     signals: StopSignals | None = None,
     on_progress: Callable[[int], None] = lambda env_step: None,
     announce: Callable[[str], None] = lambda text: None,
+    gpu_share: float = 1.0,
 ) -> RunSummary:
     """Train one created run in this process and record its final status in the database.
 
@@ -70,6 +71,7 @@ def train_run(
         signals: The signal handler, if one is already installed. None: this function installs one.
         on_progress: Called with the env step after each round.
         announce: Called with lines for the user: the planned memory use, and the compilation of kernels.
+        gpu_share: Fraction of the GPU's memory that the run may plan with, if `train.gpu_share` is auto.
 
     Raises:
         EmtcError: If the run failed. The run is marked failed with the same message.
@@ -80,7 +82,7 @@ def train_run(
             token = new_token = make_token()
             retry_transient(database, lambda: claim_to_train(database, run_id, new_token))
         with _record_failures(database, run_id, token, handler), log_compilation(announce):
-            config, device = _mark_started(database, run_id, token)
+            config, device = _mark_started(database, run_id, token, gpu_share)
             summary = _train(
                 *(database, run_id, config, device),
                 resume=resume,
@@ -150,13 +152,16 @@ def _record_failure(database: Database, run_id: str, token: str, exc: BaseExcept
         _log.warning("run %s: its failure could not be recorded: %s", run_id, error)
 
 
-def _mark_started(database: Database, run_id: str, token: str) -> tuple[RunConfig, torch.device]:
-    """Read the configuration, choose device and threads, and mark the run as running."""
+def _mark_started(database: Database, run_id: str, token: str, gpu_share: float) -> tuple[RunConfig, torch.device]:
+    """Read the configuration, choose device, threads and share of the GPU, and mark the run as running."""
     row = retry_transient(database, lambda: find_run(database, run_id))
     config = config_from_stored(row.config)
-    if row.host not in (None, socket.gethostname()):
-        train = config.train.model_copy(update={"act_device": "auto"})  # it was chosen for the other machine
-        config = config.model_copy(update={"train": train})
+    is_on_another_machine = row.host not in (None, socket.gethostname())
+    changes: dict[str, Any] = {"act_device": "auto"} if is_on_another_machine else {}
+    if is_on_another_machine or config.train.gpu_share == "auto":
+        changes["gpu_share"] = gpu_share
+    # not stored: chosen at each start
+    config = config.model_copy(update={"train": config.train.model_copy(update=changes)})
     device = choose_device(config.train.device)
     is_on_cpu = device.type == "cpu"
     configure_threads(choose_threads(config.train.threads, is_alone=row.sweep_id is None) if is_on_cpu else 1)
@@ -188,8 +193,8 @@ def _train(
         stoppable = signals.as_control(control, blocked=lambda: recorder.blocked)
         trainer = _make_trainer(config, recorder, stoppable, store, device, on_progress, signals.env_calls)
         retry_transient(database, lambda: record_provenance(database, run_id, config.env, device=device, token=token))
-        replay_device = trainer.replay_device.type
-        for line in describe_memory(trainer.memory_sizes, replay_device=replay_device, host_bytes=memory_bytes()):
+        lines = describe_memory(trainer.memory_sizes, gpu_sizes=trainer.gpu_sizes, host_bytes=memory_bytes())
+        for line in lines:
             announce(line)
         if checkpoint is not None:
             trainer.set_state(checkpoint.state)  # before later rows are superseded, because it may fail

@@ -122,6 +122,9 @@ class TrainConfig(ConfigSection):
     to 512 agents in all environments together (n_envs times agents), otherwise the device of the learner."""
     replay_device: Literal["auto", "cuda", "cpu"] = "auto"
     """Device of the replay buffer. auto: the GPU if the buffer needs at most half of its free memory, else host memory, from which batches are copied in the background."""
+    gpu_share: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = "auto"
+    """Fraction of the GPU's memory that a run may plan with. auto: 1 divided by the number of runs that its sweep or worker
+    trains at the same time (--jobs), otherwise 1. A run that resumes on another machine uses auto. No effect on a CPU."""
     threads: Annotated[int, Field(ge=0, le=16)] = 0
     """CPU threads of a run; the results do not depend on it. 0: two if a core is idle at the start, and one in a sweep."""
     matmul_precision: Literal["highest", "high"] = "highest"

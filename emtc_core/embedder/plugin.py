@@ -84,6 +84,9 @@ class PluginEmbedder(Embedder):
 
         Returns:
             [M, X] float32 [embedding].
+
+        Raises:
+            PluginError: If the plug-in returns another shape.
         """
         x_MX = np.asarray(self._implementation.embed(_on_host(state, np.float32), _on_host(t, np.int64)), np.float32)
         if x_MX.shape != (len(state), self.dim):

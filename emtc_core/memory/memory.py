@@ -217,7 +217,9 @@ class EpisodicMemory:
             self._refresh(first=state)
         self._steps += steps
 
-    def _refresh(self, *, first: NDArray[np.float32] | None = None, on_device: Embeddings | None = None) -> None:
+    def _refresh(
+        self, *, first: NDArray[np.float32] | None = None, on_device: NDArray[np.float32] | None = None
+    ) -> None:
         """Measure the scaling on all nodes, scale all nodes again, and rebuild the index.
 
         Args:
@@ -244,7 +246,11 @@ class EpisodicMemory:
         return measure_scaling(x)
 
     def _needs_float64(
-        self, state: NDArray[np.float32], t: NDArray[np.integer[Any]], scaling: Scaling, on_device: Embeddings | None
+        self,
+        state: NDArray[np.float32],
+        t: NDArray[np.integer[Any]],
+        scaling: Scaling,
+        on_device: NDArray[np.float32] | None,
     ) -> bool:
         """Whether float32 rounding could change which states merge; see the module `scaling`."""
         rows = select_probes(len(state))

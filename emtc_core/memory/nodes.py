@@ -267,10 +267,10 @@ def keep_unchanged(
         episode: [K], episode numbers, dimensionless.
 
     Returns:
-        Slot indices [K, T+1], -1 where the slot was not kept; and a boolean [K, T+1], True for the states of the
-        episodes whose slot was not kept.
+        Slot indices [K, T+1], -1 where the node has another state; and a boolean [K, T+1], True for the states of the
+        episodes without an unchanged node.
     """
-    kept, is_missing = np.full(slots.shape, NONE), np.zeros(slots.shape, np.bool_)
+    unchanged, is_missing = np.full(slots.shape, NONE), np.zeros(slots.shape, np.bool_)
     for row in range(slots.shape[0]):
         for t in range(length[row] + 1):
             slot = slots[row, t]
@@ -278,8 +278,8 @@ def keep_unchanged(
             if slot < 0 or nodes[slot].uid != uids[row, t]:
                 continue
             if nodes[slot].t == t and nodes[slot].episode == episode[row]:
-                kept[row, t], is_missing[row, t] = slot, False
-    return kept, is_missing
+                unchanged[row, t], is_missing[row, t] = slot, False
+    return unchanged, is_missing
 
 
 @dataclass(frozen=True)

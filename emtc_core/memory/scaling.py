@@ -9,7 +9,9 @@ scaled space this is k 2^-24 |mean| / std. It was measured on 3s_vs_5z against f
 node's position <= 3.3e-6. That is 18 % of delta = 1.8e-5; the error of the distance of two nodes was at most 37 % of
 delta. For std/|mean| <= 0.03 this error can reach delta, and for delta = 1.8e-7 it always does. So each measurement of
 the scaling also measures the rounding error on PROBES nodes. If it exceeds TOLERANCE · delta, all embeddings are
-computed and stored in float64 (`is_float64`) until the next re-projection, which measures again. They are not always
+computed and stored in float64 (`is_float64`) until the next re-projection, which measures again. With a GPU, a
+re-projection embeds all nodes there, and queries are embedded on the host; the errors of both are measured against the
+same float64 embeddings. Two nodes, or a node and a query, then differ by at most two errors. Embeddings are not always
 in float64, because the embedding of 200,000 states of 3s_vs_5z takes 52 ms in float32 and 153 ms in float64 on one
 thread: a training that needs about 1,250 ms for 1,000 env steps would be 8 % slower.
 """

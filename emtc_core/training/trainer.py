@@ -31,7 +31,12 @@ from emtc_core.gate.temperature import Temperature
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.target_values import TargetValues
 from emtc_core.learner.targets import LearnerStats
-from emtc_core.memory_estimate import count_replay_states_bytes, count_replay_steps, estimate_memory
+from emtc_core.memory_estimate import (
+    count_replay_states_bytes,
+    count_replay_steps,
+    estimate_gpu_memory,
+    estimate_memory,
+)
 from emtc_core.recorder import Recorder
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.collector import Collector, RolloutBuffer, pack_episodes, unpack_episodes
@@ -92,11 +97,17 @@ class Trainer:
             target_values=self._target_values,
         )
         self.memory_sizes = estimate_memory(config, env.info)
+        self.gpu_sizes = estimate_gpu_memory(config, env.info) if device.type == "cuda" else {}
         self.replay_device = choose_replay_device(
-            train.replay_device, device=device, size_bytes=self.memory_sizes["replay"]
+            train.replay_device,
+            device=device,
+            size_bytes=self.memory_sizes["replay"],
+            other_bytes=sum(self.gpu_sizes.values()),
+            gpu_share=train.gpu_share,
         )
         if self.replay_device.type == "cuda":
             self.memory_sizes["replay states"] = count_replay_states_bytes(config, env.info)
+            self.gpu_sizes["replay"] = self.memory_sizes["replay"]
         self._episodic = make_episodic_system(config, env.info, device=device)
         self._replay_buffer = ReplayBuffer(
             train.replay,

@@ -65,7 +65,7 @@ TABLE = PAGE[PAGE.index("## Findings of emtc doctor") : PAGE.index("## Start\n")
 
 def test_each_finding_has_an_entry_in_the_guide():
     named = set(re.findall(r"`([\w:-]+)`", "\n".join(line.split("|")[1] for line in TABLE.splitlines() if "|" in line)))
-    assert named == {check.name for check in doctor.run_checks()} | {"gpu:product", "gpu:embedding"}
+    assert named == {check.name for check in doctor.run_checks()} | {"gpu:product", "gpu:embedding", "mps"}
 
 
 def test_an_entry_quotes_the_words_of_its_finding():

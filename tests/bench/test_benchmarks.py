@@ -14,9 +14,9 @@ from storage.engine import open_database
 from storage.files import run_folder
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run
-from tests.bench import embedder, learner, memory
+from tests.bench import embedder, learner, memory, parallel_runs
 from tests.bench.__main__ import BENCHMARKS, main
-from tests.bench.end_to_end import run_filled, save_filled_state
+from tests.bench.end_to_end import run_filled, run_late, save_filled_state
 from tests.bench.telemetry import run_contention
 from tests.postgres import add_latency, is_private
 from tests.report import BenchResult, make_result
@@ -94,6 +94,31 @@ def test_a_training_from_a_filled_memory_starts_at_step_0_with_its_nodes(tmp_pat
 def test_a_training_from_a_filled_memory_reports_its_speed(threads: int, case: str) -> None:
     result = run_filled(nodes=500, steps=600, threads=threads)
     assert set(by_name([result])) == {f"end_to_end.steps_per_second.skirmish.3s_vs_5z{case}"}
+
+
+def test_a_training_near_its_end_has_evaluations_in_the_measured_time() -> None:
+    settings = ("eval.interval=300", "eval.episodes=2", "embed.min_entries=64", "embed.batch=64", "train.n_envs=2")
+    result = run_late(nodes=500, warm_up=100, steps=800, settings=settings)
+    assert set(by_name([result])) == {"end_to_end.steps_per_second.skirmish.3s_vs_5z.late"}
+    assert "evaluations: " in result["reference"]
+    assert "evaluations: 0" not in result["reference"]
+
+
+def test_trainings_at_the_same_time_report_their_total_speed() -> None:
+    results = parallel_runs.run((2,), nodes=500, steps=600)
+    assert set(by_name(results)) == {"end_to_end.steps_per_second.skirmish.3s_vs_5z.jobs_2"}
+    assert "steps/s each" in results[0]["reference"]
+
+
+def test_the_total_speed_is_that_of_the_time_in_which_all_train() -> None:
+    times = [[(0.0, 0), (10.0, 1000)], [(2.0, 100), (4.0, 300), (8.0, 500)]]
+    assert parallel_runs.compute_speed(times) == pytest.approx((600 + 400) / 6)
+
+
+@pytest.mark.parametrize("arguments", [["learner", "--jobs", "1,2"], ["all", "--jobs", "2"]])
+def test_only_the_complete_training_has_several_jobs(arguments: list[str], capsys) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.strip() == "--jobs is an option of the benchmark end_to_end only."
 
 
 @pytest.mark.slow

@@ -499,7 +499,7 @@ def embed_inaccurately() -> None:
     memory.reproject()
     assert memory._table.x.dtype == np.float32
     embed = memory.embedder.embed
-    memory.embedder.embed = lambda state, t: embed(state, t) + 1e-3
+    memory.embedder.embed = lambda state, t, *, for_write=False: embed(state, t, for_write=for_write) + 1e-3
     memory.reproject()
     assert memory._table.x.dtype == np.float64
 
@@ -611,6 +611,23 @@ def train() -> None:
             steps = longer.env_step
 
 
+def share_gpu() -> None:
+    """Make trainers of eight runs that share a GPU. Each plans with an eighth of its memory."""
+    cuda: Any = torch.cuda
+    free_memory = cuda.mem_get_info
+    try:
+        for total, share, expected in ((80, 1 / 8, "cuda"), (4, 1 / 8, "cpu"), (4, 1, "cuda")):
+            cuda.mem_get_info = lambda device=None, size=total * 10**9: (size, size)
+            config = short_config(f"train.gpu_share={share}")
+            with tempfile.TemporaryDirectory() as folder:
+                trainers = [make_trainer(config, Path(folder), device="cuda")[0] for _ in range(8)]
+            assert {trainer.replay_device.type for trainer in trainers} == {expected}
+            assert {"replay" in trainer.gpu_sizes for trainer in trainers} == {expected == "cuda"}
+            assert all(trainer.gpu_sizes["update"] > 0 for trainer in trainers)
+    finally:
+        cuda.mem_get_info = free_memory
+
+
 def check_precision(wanted: Literal["highest", "high"]) -> None:
     """Make a learner on the GPU; every kind of float32 product must have the precision that the run asks for."""
     backends = torch.backends
@@ -640,6 +657,7 @@ def list_cases() -> dict[str, Callable[[], None]]:
     cases: dict[str, Callable[[], None]] = {"determinism": check_determinism, "recall": recall, "training": train}
     cases |= {"writing": write_without_waits}
     cases["inaccurate embeddings"] = embed_inaccurately
+    cases["eight runs on one GPU"] = share_gpu
     cases |= {"changed nodes": send_nodes, "all nodes": keep_states}
     cases |= {"predictors": train_predictors, "repeated step": repeat_step}
     cases |= {

@@ -13,15 +13,36 @@ from tests.core.launches import MINI_BATCHES
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def counts() -> dict[str, dict[str, Any]]:
+def read_counts(module: str) -> Any:
     """Count in another process, because the imitation changes PyTorch."""
-    command = [sys.executable, "-m", "tests.core.launches", "--json"]
+    command = [sys.executable, "-m", module, "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
     if "undefined symbol" in done.stderr or "cannot open shared object" in done.stderr:
         pytest.skip("this build of PyTorch keeps its device guards elsewhere")
     assert done.returncode == 0, done.stderr
-    return {count["stage"]: count for count in json.loads(done.stdout)}
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def counts() -> dict[str, dict[str, Any]]:
+    return {count["stage"]: count for count in read_counts("tests.core.launches")}
+
+
+@pytest.mark.ci
+def test_a_training_waits_for_the_gpu_once_per_round_and_row_of_metrics_and_twice_per_refit():
+    counts = read_counts("tests.core.training_launches")
+    calls = {stage: count["calls"] for stage, count in counts.items()}
+    waits = {stage: count["most_waits"] for stage, count in counts.items()}
+    launches = {stage: count["most_launches"] for stage, count in counts.items()}
+    assert min(calls[stage] for stage in ("vector step", "round", "episode", "update", "refit", "row of metrics")) > 0
+    assert waits["vector step"] == waits["episode"] == waits["update"] == waits["target copy"] == 0
+    assert waits["round"] <= 1
+    assert waits["row of metrics"] <= 1
+    assert waits["refit"] <= 2
+    assert launches["vector step"] == 0
+    assert launches["episode"] <= 3
+    assert launches["update"] <= 5
+    assert counts["rest"]["launches"] == counts["rest"]["waits"] == 0
 
 
 @pytest.mark.ci

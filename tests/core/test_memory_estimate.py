@@ -16,7 +16,13 @@ from emtc_core.envs.registry import get_env_info
 from emtc_core.errors import ConfigError
 from emtc_core.install import memory_bytes
 from emtc_core.memory.nodes import NodeTable
-from emtc_core.memory_estimate import count_replay_steps, describe_memory, estimate_memory
+from emtc_core.memory_estimate import (
+    count_gpu_bytes,
+    count_replay_steps,
+    describe_memory,
+    estimate_gpu_memory,
+    estimate_memory,
+)
 from emtc_core.replay_buffer import rows as rows_module
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.replay_buffer.rows import ReplayRows
@@ -51,6 +57,22 @@ def test_a_gpu_that_is_too_small_for_replay_is_refused(monkeypatch):
         choose_replay_device("cuda", device=GPU, size_bytes=12 * GB)
 
 
+@pytest.mark.parametrize(("share", "home"), [(1.0, GPU), (1 / 4, GPU), (1 / 8, CPU)])
+def test_a_share_of_the_gpu_limits_its_replay(monkeypatch, share, home):
+    give_free_memory(monkeypatch, 70 * GB)
+    auto = choose_replay_device("auto", device=GPU, size_bytes=6 * GB, other_bytes=2 * GB, gpu_share=share)
+    assert auto == home
+
+
+def test_other_memory_of_the_run_is_left_for_it(monkeypatch):
+    give_free_memory(monkeypatch, 70 * GB)
+    for other, home in ((5 * GB, GPU), (7 * GB, CPU)):  # 10 GB are planned with
+        sizes = {"size_bytes": 4 * GB, "other_bytes": other}
+        assert choose_replay_device("auto", device=GPU, gpu_share=1 / 8, **sizes) == home
+    with raises(ConfigError, key="train.replay_device", value="cuda"):
+        choose_replay_device("cuda", device=GPU, size_bytes=4 * GB, other_bytes=7 * GB, gpu_share=1 / 8)
+
+
 def test_on_a_cpu_there_is_nothing_to_choose():
     assert choose_replay_device("auto", device=CPU, size_bytes=1) == CPU
     with raises(ConfigError, key="train.replay_device", value="cuda", related=()):
@@ -61,12 +83,13 @@ def test_on_a_cpu_there_is_nothing_to_choose():
 
 def test_the_line_names_each_purpose_and_what_is_on_the_gpu():
     sizes = {"trainer": 6 * 10**8, "replay": 10 * GB, "batches": 10**7, "nodes": GB}
-    (line,) = describe_memory(sizes, replay_device="cpu", host_bytes=64 * GB)
+    (line,) = describe_memory(sizes, gpu_sizes={}, host_bytes=64 * GB)
     assert line == "memory: up to 11.6 GB (trainer 0.6 GB, replay 10.0 GB, batches 10.0 MB, nodes 1.0 GB)"
-    on_host, on_gpu = describe_memory(sizes, replay_device="cuda", host_bytes=64 * GB)
+    gpu_sizes = {"context": 5 * 10**8, "update": GB, "replay": 10 * GB}
+    on_host, on_gpu = describe_memory(sizes, gpu_sizes=gpu_sizes, host_bytes=64 * GB)
     assert "replay" not in on_host
-    assert "10.0 GB" in on_gpu
-    warning = describe_memory(sizes, replay_device="cpu", host_bytes=8 * GB)[-1]
+    assert on_gpu == "memory of the GPU: up to 11.5 GB (context 0.5 GB, update 1.0 GB, replay 10.0 GB)"
+    warning = describe_memory(sizes, gpu_sizes={}, host_bytes=8 * GB)[-1]
     assert warning.startswith("Warning: the run may need up to 11.6 GB of this machine's 8.0 GB.")
 
 
@@ -85,6 +108,22 @@ def test_what_is_counted_is_what_the_buffer_takes():
     tensors = (buffer._rows._packed, *map(torch.from_numpy, buffer._rows._host.values()))
     assert estimate_memory(config, info)["replay"] == sum(x.numel() * x.element_size() for x in tensors)
     assert count_row_bytes(info) == sum(x[0].numel() * x.element_size() for x in tensors)
+
+
+def test_the_gpu_needs_memory_for_its_context_the_longest_update_and_the_states_of_the_memory():
+    config = resolve(map="3s_vs_5z", overrides={"memory.capacity": 1000})
+    info = get_env_info(config.env)
+    assert info is not None
+    sizes = estimate_gpu_memory(config, info)
+    assert list(sizes) == ["context", "networks", "batches", "update", "states", "refit"]
+    assert sizes["states"] == 1000 * (info.state_dim + 1) * 4
+    twice = resolve(map="3s_vs_5z", overrides={"memory.capacity": 1000, "train.batch": 2 * config.train.batch})
+    assert estimate_gpu_memory(twice, info)["update"] == 2 * sizes["update"]
+    assert "states" not in estimate_gpu_memory(resolve(map="3s_vs_5z", algo="qplex"), info)
+    assert count_gpu_bytes(config, info) == sum(sizes.values())
+    on_gpu = resolve(map="3s_vs_5z", overrides={"memory.capacity": 1000, "train.replay_device": "cuda"})
+    assert count_gpu_bytes(on_gpu, info) == sum(sizes.values()) + estimate_memory(config, info)["replay"]
+    assert estimate_gpu_memory(config, None) == {"context": sizes["context"]}
 
 
 def test_what_is_counted_is_what_a_full_table_of_nodes_takes():

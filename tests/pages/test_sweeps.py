@@ -10,6 +10,7 @@ import psutil
 import pytest
 from sqlalchemy import delete, update
 
+from app.jobs import gpu
 from app.jobs.launch import EXAMPLE_STUDY, TYPICAL_SPEED
 from app.jobs.sweeps.control import _describe_basis, create_sweep, find_imported, find_open_runs, remake_plan
 from app.jobs.sweeps.file import parse_sweep
@@ -53,6 +54,17 @@ def test_an_empty_database_shows_templates_with_their_cost(empty):
     metrics = {metric.label: metric.value for metric in app.metric}
     assert metrics["Runs"] == "8"
     assert metrics["Expected duration"].startswith("≈")
+
+
+def test_the_gpu_and_the_command_that_starts_mps_are_named_only_where_there_is_a_gpu(empty, tmp_path, monkeypatch):
+    monkeypatch.setenv(gpu.MPS_VARIABLE, "")
+    monkeypatch.setattr(gpu, "MPS_DEFAULT", str(tmp_path))
+    assert "MPS" not in said(open_page("sweeps"))
+    monkeypatch.setattr(gpu, "_DEVICE_FILES", ("/dev/null",))
+    monkeypatch.setattr(gpu, "_ask_torch", lambda *key: gpu.Gpu("NVIDIA Some GPU", 7 * 10**9, 8 * 10**9))
+    text = said(open_page("sweeps"))
+    assert "NVIDIA Some GPU, 7 GB free. NVIDIA MPS does not run" in text
+    assert gpu.MPS_COMMAND in text
 
 
 def test_every_template_can_be_opened_by_a_link(empty):

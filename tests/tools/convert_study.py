@@ -62,6 +62,7 @@ ADDED_SETTINGS: Final[dict[str, Any]] = {
     "train.act_device": "auto",
     "train.deterministic": False,
     "train.eps_schedule": "linear",
+    "train.gpu_share": "auto",
     "train.matmul_precision": "highest",
 }
 """Setting that some runs do not have, because it is newer → the value with which they were trained. A run that lacks

@@ -9,6 +9,7 @@ import psutil
 from pydantic import ValidationError
 
 from app.analysis.provenance import library_versions
+from app.jobs.gpu import check_fitting_runs, count_fitting_runs
 from app.jobs.launch import LOG_NAME, TYPICAL_SPEED, check_startable, estimate, spawn
 from app.jobs.sweeps.file import SweepFile
 from app.jobs.sweeps.plan import Plan, make_plan
@@ -30,21 +31,28 @@ from storage.runs.sweeps import (
 )
 
 
-def default_jobs() -> int:
-    """Return the default number of trainers: one for each physical core, because a trainer uses one thread."""
-    return max(1, psutil.cpu_count(logical=False) or 1)
+def default_jobs(plan: Plan | None = None) -> int:
+    """Return the default number of trainers: one for each physical core, because a trainer uses one thread.
+
+    Args:
+        plan: If it uses a GPU, at most as many trainers as fit into its free memory.
+    """
+    n_cores = max(1, psutil.cpu_count(logical=False) or 1)
+    fitting = count_fitting_runs([run.config for run in plan.runs]) if plan else None
+    return min(n_cores, fitting[0]) if fitting else n_cores
 
 
-def check_plan(plan: Plan, *, remote: bool = False) -> None:
+def check_plan(plan: Plan, *, jobs: int | None = None, remote: bool = False) -> None:
     """Check that this machine can train a plan, before anything is created.
 
     Args:
         plan: The plan.
+        jobs: Number of trainers at once. None: unknown, so their memory on a GPU is not checked.
         remote: Other machines train it, so nothing is checked here.
 
     Raises:
         EnvUnavailableError: If a map or its environment is not available here.
-        ConfigError: If CUDA is required and not available, or the replay buffer does not fit into memory.
+        ConfigError: If CUDA is required and not available, or the runs do not fit into the GPU's memory.
     """
     if remote:
         return
@@ -56,6 +64,8 @@ def check_plan(plan: Plan, *, remote: bool = False) -> None:
         configs[run.config.env.model_dump_json(), *devices, *sizes] = run.config
     for config in configs.values():
         check_startable(config)
+    if jobs is not None:
+        check_fitting_runs([run.config for run in plan.runs], jobs)
 
 
 def create_sweep(
@@ -81,7 +91,7 @@ def create_sweep(
     Raises:
         EnvUnavailableError, ConfigError: If this machine cannot train the plan. Nothing is created then.
     """
-    check_plan(plan, remote=remote)
+    check_plan(plan, jobs=jobs, remote=remote)
     was_stopped = plan.id in {sweep.id for sweep in list_sweeps(db) if sweep.status == "stopped"}
     queued = save_sweep(
         db,

@@ -169,6 +169,7 @@ class WorkerLoop:
         at_most: int = NO_LIMIT,
         update_search: Callable[[], None] | None = None,
         on_progress: Callable[[Sweep], None] = lambda sweep: None,
+        n_runs: int | None = None,
         lowers_priority: bool = False,
         env_modules: Collection[str] = (),
     ) -> None:
@@ -183,12 +184,14 @@ class WorkerLoop:
             at_most: Wait while this number of runs of the sweep are in training, over all workers.
             update_search: Called at each poll. Queues the next trials of a search.
             on_progress: Called with the sweep at each poll of `run_sweep`.
+            n_runs: Number of runs of the sweep. Runs share the GPU with fewer others than `jobs` if there are fewer.
             lowers_priority: The app and the browser run before the trainers.
             env_modules: Modules of environments that trainers may import. Other runs stay in the queue.
         """
         self._db, self._jobs, self._leave, self._announce = db, jobs, leave, announce
         self._sweep_id, self._at_most = sweep_id, at_most
         self._update_search, self._on_progress, self._lowers_priority = update_search, on_progress, lowers_priority
+        self._gpu_share = 1 / max(1, min(jobs, n_runs or jobs))
         self._claimer = RunClaimer(db)
         self._eligibility = EligibilityCheck(db, env_modules=env_modules)
         self._trainers: dict[str, StartedTrainer] = {}
@@ -300,7 +303,11 @@ class WorkerLoop:
             self._claimer.check_database()
             while len(self._trainers) < self._jobs and not self._leave.is_requested:
                 trainer = claim_and_start(
-                    self._db, self._claim_run, for_worker=True, lowers_priority=self._lowers_priority
+                    self._db,
+                    self._claim_run,
+                    for_worker=True,
+                    gpu_share=self._gpu_share,
+                    lowers_priority=self._lowers_priority,
                 )
                 if trainer is None:
                     return True

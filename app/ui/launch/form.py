@@ -12,6 +12,7 @@ import streamlit as st
 from app.analysis.format import escape_markdown, format_duration, format_size
 from app.analysis.settings import list_sections, name_algo
 from app.jobs import launch_request
+from app.jobs.gpu import find_gpu
 from app.jobs.launch import (
     TYPICAL_SPEED,
     check_startable,
@@ -41,6 +42,10 @@ _MAX_MESSAGES = 4
 _MEMORY_HELP = (
     "At the end of the run: the trainer, the replayed episodes and the nodes of the memory. The Run page shows the "
     "measured use."
+)
+_GPU_MEMORY_HELP = (
+    "At the end of the run: the CUDA context, batches and activations of the largest update, states of the memory, and "
+    "the replayed episodes, which are in main memory instead if they do not fit."
 )
 _LABELS = {
     STEPS: "Training length",
@@ -347,11 +352,14 @@ def _start(config: RunConfig | None, name: str, reason: str) -> None:
             cost = estimate(data.database(), config)
             note = f"{_describe_speed(cost.basis)} {describe_files_folder(data.database())}"
             disk_help = "With all snapshots of the memory"
-            for label, value, help_text in (
+            metrics = [
                 ("Expected duration", f"≈ {format_duration(cost.seconds)}", cost.basis),
                 ("Expected disk use", f"≈ {format_size(cost.disk_bytes)}", disk_help),
                 ("Expected memory", f"≤ {format_size(cost.memory_bytes)}", _MEMORY_HELP),
-            ):
+            ]
+            if config.train.device != "cpu" and find_gpu() is not None:
+                metrics.append(("Expected GPU memory", f"≤ {format_size(cost.gpu_bytes)}", _GPU_MEMORY_HELP))
+            for label, value, help_text in metrics:
                 st.metric(label, value, help=help_text, width="content")
         if reason:
             st.markdown(f":red[:material/block: {escape_markdown(reason)}]", width="stretch")

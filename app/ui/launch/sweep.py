@@ -34,13 +34,13 @@ def make_plan(config: RunConfig, request: Request, name: str) -> Plan:
         EmtcError: If one of the algorithms cannot have these settings, or this machine cannot run it.
     """
     plan = plan_algorithms(config, (request.choices[ALGO], *request.other_algos), request.seeds, name=name)
-    check_plan(plan)
+    check_plan(plan, jobs=default_jobs(plan))
     return plan
 
 
 def show_cost(plan: Plan) -> str:
     """Draw the expected cost of all runs; return the source of the assumed speed."""
-    jobs = default_jobs()
+    jobs = default_jobs(plan)
     seconds, disk_bytes, basis = estimate_cost(data.database(), plan, jobs=jobs)
     at_once = f"{jobs} at once, one for each core of this machine" if jobs > 1 else "one after the other"
     for label, value, help_text in (
@@ -60,8 +60,9 @@ def make_button_label(plan: Plan) -> str:
 def start(plan: Plan) -> None:
     """Queue the runs, start them in the background, and open the sweep."""
     try:
-        create_sweep(data.database(), plan, jobs=default_jobs())
-        start_in_background(data.database(), plan.id, jobs=default_jobs())
+        jobs = default_jobs(plan)
+        create_sweep(data.database(), plan, jobs=jobs)
+        start_in_background(data.database(), plan.id, jobs=jobs)
     except EmtcError as exc:
         messages.error(exc)
         return

@@ -7,6 +7,7 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count, format_duration, format_size
 from app.analysis.settings import name_algo
+from app.jobs.gpu import describe_mps, find_gpu
 from app.jobs.launch import TYPICAL_SPEED
 from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, estimate_cost, start_in_background
 from app.jobs.sweeps.file import list_templates, parse_sweep, read_template
@@ -35,7 +36,7 @@ def show(*, expanded: bool) -> None:
     """Draw the form; the start button is enabled only if the plan is valid."""
     with st.expander("Start a sweep", icon=":material/grid_on:", expanded=expanded or _TEMPLATE.is_in_url):
         text, jobs = _read_form()
-        plan = _make_plan(text)
+        plan = _make_plan(text, jobs)
         if plan is None or jobs is None:
             st.button("Start the sweep", type="primary", disabled=True, key="sweep_invalid")
             return
@@ -72,11 +73,11 @@ def _read_form() -> tuple[str, int | None]:
     return text, jobs
 
 
-def _make_plan(text: str) -> Plan | None:
+def _make_plan(text: str, jobs: int | None) -> Plan | None:
     """Make the plan of a sweep file; show the errors of an invalid file and return None."""
     try:
         plan = make_plan(parse_sweep(text))
-        check_plan(plan)
+        check_plan(plan, jobs=jobs)
     except EmtcError as exc:
         for sentence in describe_error(exc):
             st.error(escape_markdown(sentence), icon=":material/error:")
@@ -85,7 +86,7 @@ def _make_plan(text: str) -> Plan | None:
 
 
 def _show_cost(plan: Plan, jobs: int) -> None:
-    """Draw the number of runs, the expected duration and disk use, and the list of the runs."""
+    """Draw the number of runs, the expected duration and disk use, the GPU, and the list of the runs."""
     seconds, disk_bytes, basis = estimate_cost(data.database(), plan, jobs=jobs)
     columns = st.columns([1, 1, 2, 2])
     columns[0].metric("Runs", format_count(len(plan.runs)))
@@ -94,6 +95,8 @@ def _show_cost(plan: Plan, jobs: int) -> None:
     columns[3].metric("Expected disk use", f"≈ {format_size(disk_bytes)}")
     is_rough = basis == TYPICAL_SPEED  # otherwise the speed of finished runs was measured
     st.caption("Rough estimate: no finished run to measure from." if is_rough else f"Assumed speed: {basis}.")
+    if any(run.config.train.device != "cpu" for run in plan.runs) and (gpu := find_gpu()) is not None:
+        st.caption(f"{escape_markdown(gpu.name)}, {format_size(gpu.free_bytes)} free. {describe_mps()}")
     rows = [
         {
             "Map": run.cell.map,

@@ -119,7 +119,7 @@ def _cell(value: float, radius: float) -> Int:  # pragma: no cover  # compiled
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _bucket_of(z: NDArray[Any], slot: Int, radius: float, buckets: Int) -> Int:  # pragma: no cover  # compiled
-    """Return the bucket of a node. Arrays are passed singly: a tuple counts references at each call."""
+    """Return the bucket of a node. It takes arrays, because a tuple of arrays counts references at each call."""
     dim = z.shape[1]
     a = _cell(z[slot, 0], radius)
     b = _cell(z[slot, 1], radius) if dim > 1 else 0
