@@ -56,10 +56,10 @@ class SequenceBatch:
         Source: implementation detail.
 
         Args:
-            rows: [R, ...], transitions [unit varies].
+            rows: [R, ...], all transitions [unit varies].
 
         Returns:
-            [n_real, ...] [unit varies].
+            [K, ...] [unit varies].
         """
         return rows if self._real_transitions is None else rows.index_select(0, self._real_transitions)
 
@@ -69,7 +69,7 @@ class SequenceBatch:
         Source: implementation detail.
 
         Args:
-            rows: [n_real, ...] [unit varies].
+            rows: [K, ...], the real transitions [unit varies].
 
         Returns:
             [T, B, ...], 0 in the padding [unit varies].
@@ -81,7 +81,7 @@ class SequenceBatch:
 
     @cached_property
     def _real_transitions(self) -> Tensor | None:
-        """Indices of the real transitions; None if all are. The host knows their number and does not wait."""
+        """Indices of the real transitions; None if all are. The host does not wait, because the batch has their number."""
         if self.n_real == len(self.action):
             return None
         return torch.argsort(self.mask.flatten(), descending=True, stable=True)[: self.n_real]

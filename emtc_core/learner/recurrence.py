@@ -142,12 +142,12 @@ class _ForwardPass:
         input_rows = np.ascontiguousarray(inputs.detach().numpy())
         self.hidden = np.empty((len(inputs), arrays[3].shape[1]), np.float32)
         self._passes = [_PartPass(part, arrays) for part in rows.parts]
-        run_together([partial(each.run, input_rows, self.hidden, save=save) for each in self._passes])
+        run_together([partial(part.run, input_rows, self.hidden, save=save) for part in self._passes])
 
     def gradients(self, grad: Floats) -> tuple[Floats, ...]:
         """Return the gradients of W, b of the first layer, w_ih, w_hh, b_ih and b_hh; grad [R, H]."""
         grad = np.ascontiguousarray(grad)
-        gradients = run_together([partial(each.gradients, grad) for each in self._passes])
+        gradients = run_together([partial(part.gradients, grad) for part in self._passes])
         return tuple(reduce(np.add, of_one_weight) for of_one_weight in zip(*gradients, strict=True))
 
 

@@ -31,7 +31,7 @@ class Part:
     """
 
     rows: NDArray[np.int64]  # [R] indices of the rows
-    step_offsets: NDArray[np.int64]  # [longest length + 1] index in `rows` of the first row of each step, then R
+    step_offsets: NDArray[np.int64]  # [T + 1] index in `rows` of the first row of each step, then R
     n_sequences: int
 
 
@@ -114,9 +114,12 @@ class StepRows:
         return rows[self.n_sequences :]
 
     def list_sequences(self) -> list[NDArray[np.int64]]:
-        """Return the indices of the rows of each sequence.
+        """List the indices of the rows of each sequence.
 
         Source: implementation detail.
+
+        Returns:
+            One array [T_b] per sequence.
         """
         order = np.argsort(self._sequences, kind="stable")
         return np.split(order, self.lengths.cumsum()[:-1])
