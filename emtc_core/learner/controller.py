@@ -18,6 +18,7 @@ from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Backbone
 from emtc_core.learner.compiled_agents import CompiledAgents, is_compiled
 from emtc_core.learner.networks import SequenceBatch, agent_inputs, input_width
+from emtc_core.learner.step_rows import StepRows
 
 
 class Controller:
@@ -115,12 +116,13 @@ class Controller:
         self, obs: NDArray[np.float32], state: NDArray[np.float32], avail: NDArray[np.bool_]
     ) -> SequenceBatch:
         """Make sequences of one step and no transition from B first steps."""
-        obs_1BNO, state_1BS, avail_1BNA = (send(x, self._device)[None] for x in (obs, state, avail))
+        obs_BNO, state_BS, avail_BNA = (send(x, self._device) for x in (obs, state, avail))
         n_batch, n_agents, n_actions = avail.shape
-        action = torch.zeros((0, n_batch, n_agents), dtype=torch.int64, device=self._device)
+        action = torch.zeros((0, n_agents), dtype=torch.int64, device=self._device)
         empty = torch.zeros((0, n_batch), device=self._device)
-        inputs = agent_inputs(obs_1BNO, action, n_actions=n_actions, agent_id=self._backbone.agent_id)
-        return SequenceBatch(inputs, obs_1BNO, state_1BS, avail_1BNA, action, empty, empty, empty, empty, 0)
+        inputs = agent_inputs(obs_BNO, action, n_actions=n_actions, agent_id=self._backbone.agent_id)
+        rows = StepRows(np.ones(n_batch, np.int64), 1)
+        return SequenceBatch(rows, inputs, obs_BNO, state_BS, avail_BNA, action, empty, empty, empty, empty, 0)
 
 
 class TorchAgents:

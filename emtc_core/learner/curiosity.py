@@ -51,8 +51,8 @@ class _Pass:
     """Results of one forward pass over a batch."""
 
     distance: Tensor  # [T, B] mean of e_i over agents, with gradient
-    online: Tensor  # [T+1, B, N, H] hidden states of the online VDN network, with gradient
-    target: Tensor  # [T+1, B, N, H] hidden states of the target VDN network
+    online: Tensor  # [P, N, H] hidden states of the online VDN network, with gradient
+    target: Tensor  # [P, N, H] hidden states of the target VDN network
 
 
 class Curiosity:
@@ -80,12 +80,14 @@ class Curiosity:
         # The soft copy and the target need no gradient.
         without_gradient = [torch.no_grad()(agent.unroll) for agent in (self._soft, self._target)]
         unrolls = [*without_gradient, self._predictor.unroll, self._online.unroll]
-        soft, target, predictor, online = run_together([partial(unroll, seq.inputs, seq.n_steps) for unroll in unrolls])
+        soft, target, predictor, online = run_together(
+            [partial(unroll, seq.inputs, seq.agent_rows) for unroll in unrolls]
+        )
         with torch.no_grad():
-            prediction_target = VALUE_FACTOR * self._soft.values(soft)[1:]
-        prediction = self._predictor.values(predictor[1:])
-        distance = torch.linalg.vector_norm(prediction - prediction_target + DISTANCE_EPS, dim=-1).mean(-1)
-        self._pass = _Pass(distance, online, target)
+            prediction_target = VALUE_FACTOR * self._soft.values(seq.rows.select_after(soft))
+        prediction = self._predictor.values(seq.rows.select_after(predictor))
+        distance_R = torch.linalg.vector_norm(prediction - prediction_target + DISTANCE_EPS, dim=-1).mean(-1)
+        self._pass = _Pass(seq.rows.transitions.unpack(distance_R), online, target)
 
     def reward(self, seq: SequenceBatch, online: Unrolled, *, env_step: int) -> Tensor:
         """Compute the scale times the mean prediction error at the next step.
@@ -154,10 +156,10 @@ class Curiosity:
     def _value_loss(self, seq: SequenceBatch, hidden: _Pass) -> Tensor:
         """Compute the mean squared TD error of VDN with double Q-learning."""
         q = self._online.values(hidden.online)
-        q_taken = q[:-1].gather(-1, seq.action.unsqueeze(-1)).squeeze(-1).sum(-1)
+        q_taken = seq.rows.select_before(q).gather(-1, seq.action.unsqueeze(-1)).squeeze(-1).sum(-1)
         with torch.no_grad():
-            next_values = self._target.values(hidden.target)[1:]
-            action = greedy(q, seq.avail)[1][1:]
+            next_values = self._target.values(seq.rows.select_after(hidden.target))
+            action = seq.rows.select_after(greedy(q, seq.avail)[1])
             q_next = next_values.gather(-1, action.unsqueeze(-1)).squeeze(-1).sum(-1)
-            target = seq.reward + self._train.gamma * (1.0 - seq.terminated) * q_next
-        return masked_mean((q_taken - target).square(), seq.mask)
+            target = seq.reward + self._train.gamma * (1.0 - seq.terminated) * seq.rows.transitions.unpack(q_next)
+        return masked_mean((seq.rows.transitions.unpack(q_taken) - target).square(), seq.mask)

@@ -62,13 +62,13 @@ class Diversity:
         Returns:
             [T, B] [reward], 0 in the padding.
         """
-        config, real = self._config, _real_transitions(seq)
-        errors = self._target.errors(self._rows(seq, online, real))
+        config = self._config
+        errors = self._target.errors(self._rows(seq, online))
         error_p, error_q = (e.view(-1, self._info.n_agents) for e in errors)
-        reward_RN = error_p - config.b1 * error_q + config.b2 * self._policy_divergence(online, real)
+        reward_RN = error_p - config.b1 * error_q + config.b2 * self._policy_divergence(seq, online)
         annealing = max(1.0 - config.anneal * (max(env_step - ANNEAL_FROM, 0) / ANNEAL_FROM), 0.0)
         reward_R = config.beta * annealing * reward_RN.mean(-1)
-        return torch.zeros_like(seq.mask).flatten().index_copy(0, real, reward_R).view_as(seq.mask)
+        return seq.unpack_real(reward_R)
 
     def train(self, seq: SequenceBatch, online: Unrolled, *, env_step: int, generator: torch.Generator) -> None:
         """Train both predictors on the batch: one pass at each update, or 25 passes every 16 episodes.
@@ -112,33 +112,34 @@ class Diversity:
         self._pass = None  # a captured graph refers to the old tensors of the optimizer state
         self._episodes, self._last_training = state["episodes"], state["last_training"]
 
-    def _rows(self, seq: SequenceBatch, online: Unrolled, real: Tensor) -> PredictorRows:
-        """Make the samples of the transitions with flat indices `real`, one row per pair of transition and agent."""
-        obs, action = seq.obs[:-1].flatten(0, 1)[real], seq.action.flatten(0, 1)[real]
-        n_batch, n_agents = seq.mask.shape[1], self._info.n_agents
-        hidden = online.hidden.detach().flatten(0, 1)
-        at_start = real < n_batch
-        before = hidden[(real - n_batch).clamp(min=0)].masked_fill(at_start[:, None, None], 0.0)
-        taken = obs.new_zeros(*action.shape, self._info.n_actions).scatter_(-1, action.unsqueeze(-1), 1.0)
-        agent = torch.eye(n_agents, device=obs.device).expand(len(obs), -1, -1)
+    def _rows(self, seq: SequenceBatch, online: Unrolled) -> PredictorRows:
+        """Make the samples of the real transitions, one row per pair of transition and agent."""
+        hidden = seq.rows.select_before(online.hidden.detach())
+        # The hidden states before the states: those of the transitions to them, and 0 at the first step.
+        hidden_before = torch.cat([torch.zeros_like(online.hidden[: seq.rows.n_sequences]), hidden])
+        obs, before = map(seq.rows.select_before, (seq.obs, hidden_before))
+        taken = obs.new_zeros(*seq.action.shape, self._info.n_actions).scatter_(-1, seq.action.unsqueeze(-1), 1.0)
+        agent = torch.eye(self._info.n_agents, device=obs.device).expand(len(obs), -1, -1)
         z_id = torch.cat([before.to(obs.dtype), obs, taken, agent], -1)
-        return PredictorRows(z_id.flatten(0, 1), seq.obs[1:].flatten(0, 1)[real].flatten(0, 1))
+        z_id, obs_next = map(seq.select_real, (z_id, seq.rows.select_after(seq.obs)))
+        return PredictorRows(z_id.flatten(0, 1), obs_next.flatten(0, 1))
 
-    def _policy_divergence(self, online: Unrolled, real: Tensor) -> Tensor:
-        """Compute KL(softmax(b1 Q_i) || P_i) [nats]: [R, N], R transitions. Logarithms prevent an underflow."""
+    def _policy_divergence(self, seq: SequenceBatch, online: Unrolled) -> Tensor:
+        """Compute KL(softmax(b1 Q_i) || P_i) [nats]: [R, N], R real transitions. Logarithms prevent an underflow."""
         mixture = self._config.policy_mixture
-        q_RNA = online.q[:-1].flatten(0, 1)[real]
+        q_RNA = seq.select_real(seq.rows.select_before(online.q))
         policy_RNA = torch.log_softmax(self._config.b1 * q_RNA, -1)
         if mixture == "agents":
             mean = _log_mean(torch.log_softmax(q_RNA, -1), 1).unsqueeze(1)
         else:
             # [R, N, N, A]. Axis 1: agent of the hidden state. Axis 2: agent whose output head is used.
-            by_head = torch.log_softmax(self._agent.values_by_head(online.hidden[:-1].flatten(0, 1)[real]), -1)
+            hidden_RNH = seq.select_real(seq.rows.select_before(online.hidden))
+            by_head = torch.log_softmax(self._agent.values_by_head(hidden_RNH), -1)
             mean = _log_mean(by_head, 2 if mixture == "heads" else 1)
         return (policy_RNA.exp() * (policy_RNA - mean)).sum(-1)
 
     def _fit(self, seq: SequenceBatch, online: Unrolled, epochs: int, generator: torch.Generator) -> None:
-        rows = self._rows(seq, online, _real_transitions(seq))
+        rows = self._rows(seq, online)
         n_rows, device = len(rows.z_id), rows.z_id.device
         orders = (permutation(n_rows, generator=generator, device=device) for _ in range(epochs))
         if device.type == "cpu":
@@ -155,14 +156,6 @@ class Diversity:
         if self._pass is None or self._pass.chunks < chunks:
             self._pass = DevicePass(self._online, self._optimizer, rows=rows, chunks=chunks)
         return self._pass
-
-
-def _real_transitions(seq: SequenceBatch) -> Tensor:
-    """Return the flat indices of the real transitions in [T, B], in order.
-
-    The count comes from the batch, so the host does not wait for the device.
-    """
-    return torch.argsort(seq.mask.flatten(), descending=True, stable=True)[: seq.n_real]
 
 
 def _log_mean(logarithms: Tensor, dim: int) -> Tensor:

@@ -277,7 +277,7 @@ class ValueLearner:
         else:
             target = self.target.unroll(seq, self._generator)
         selector = online if self._config.train.double_q else target
-        return self.target.bootstrap(target, selector.greedy[1:], seq)
+        return self.target.bootstrap(target, seq.rows.select_after(selector.greedy), seq)
 
     def _compute_losses(
         self,

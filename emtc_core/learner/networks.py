@@ -1,94 +1,108 @@
 """Agent networks with weights shared by all agents, their input sequences, and layers with grouped weights.
 
-Tensors are time-major: [T, B, N, ...].
+Sequences are rows, step by step (step_rows.py).
 """
 
 import copy
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emtc_core.learner.recurrence import run_linear_gru
+from emtc_core.learner.step_rows import StepRows
 from emtc_core.replay_buffer.buffer import Batch
 
-_MAX_REAL_FRACTION = 0.9
-"""Above this fraction of real transitions, leaving out the padding does not save time."""
 _Network = TypeVar("_Network", bound=nn.Module)
 
 
 @dataclass(frozen=True)
 class SequenceBatch:
-    """A batch in time-major order, with the agents' inputs at all T + 1 steps.
+    """A batch with the agents' inputs at all T + 1 steps.
+
+    The states and the transitions are rows, step by step: P states and R = P - B transitions (step_rows.py). On the CPU
+    there are no rows for the padding. Values of transitions that every update needs are padded.
 
     Source: the replay buffer's `Batch`.
     """
 
-    inputs: Tensor  # [T+1, B, N, I] result of `agent_inputs`, dimensionless
-    obs: Tensor  # [T+1, B, N, O] [observation features]
-    state: Tensor  # [T+1, B, S] [state features]
-    avail: Tensor  # [T+1, B, N, A] boolean
-    action: Tensor  # [T, B, N] action indices
+    rows: StepRows  # layout of the states
+    inputs: Tensor  # [P, N, I] result of `agent_inputs`, dimensionless
+    obs: Tensor  # [P, N, O] [observation features]
+    state: Tensor  # [P, S] [state features]
+    avail: Tensor  # [P, N, A] boolean
+    action: Tensor  # [R, N] action indices
     reward: Tensor  # [T, B] [reward]
     terminated: Tensor  # [T, B] float, dimensionless: 1 where the target does not bootstrap
     mask: Tensor  # [T, B] float, dimensionless: 1 on real transitions
     beta: Tensor  # [T, B] dimensionless
     n_real: int  # number of real transitions, computed on the host to avoid waiting for the device
-    n_steps: NDArray[np.int64] | None = (
-        None  # [B] number of states of each episode, final state included [steps]; None: T + 1
-    )
 
     @cached_property
-    def real_transitions(self) -> tuple[Tensor, Tensor] | None:
-        """Step and episode index of every real transition, [R] each; None if leaving out the padding saves no time.
+    def agent_rows(self) -> StepRows:
+        """Layout of the rows of all agents, P N rows.
 
         Source: implementation detail.
         """
-        if self.mask.device.type != "cpu" or self.n_real > _MAX_REAL_FRACTION * self.mask.numel():
-            return None
-        step, episode = self.mask.nonzero(as_tuple=True)
-        return step, episode
+        return self.rows.repeat(self.obs.shape[1])
 
-    @cached_property
-    def unpadded_states(self) -> Tensor | None:
-        """Flat indices in [T + 1, B] of all states that are not padding; None if `real_transitions` is None.
-
-        Source: implementation detail.
-        """
-        if self.real_transitions is None or self.n_steps is None:
-            return None
-        return torch.from_numpy((np.arange(len(self.obs))[:, None] < self.n_steps).ravel().nonzero()[0])
-
-    def select(self, is_selected: NDArray[np.bool_]) -> "SequenceBatch":
-        """Return the batch with all other episodes as padding.
+    def select_real(self, rows: Tensor) -> Tensor:
+        """Select the real transitions.
 
         Source: implementation detail.
 
         Args:
-            is_selected: [B] boolean.
+            rows: [R, ...], all transitions [unit varies].
+
+        Returns:
+            [K, ...] [unit varies].
         """
-        assert self.n_steps is not None, "known for stored episodes"
-        n_steps = np.where(is_selected, self.n_steps, 0)
-        mask = self.mask * torch.from_numpy(is_selected)
-        return replace(self, n_steps=n_steps, mask=mask, n_real=int(n_steps.sum() - is_selected.sum()))
+        return rows if self._real_transitions is None else rows.index_select(0, self._real_transitions)
+
+    def unpack_real(self, rows: Tensor) -> Tensor:
+        """Make a padded tensor of the real transitions.
+
+        Source: implementation detail.
+
+        Args:
+            rows: [K, ...], the real transitions [unit varies].
+
+        Returns:
+            [T, B, ...], 0 in the padding [unit varies].
+        """
+        if self._real_transitions is not None:
+            zeros = rows.new_zeros(len(self.action), *rows.shape[1:])
+            rows = zeros.index_copy(0, self._real_transitions, rows)
+        return self.rows.transitions.unpack(rows)
+
+    @cached_property
+    def _real_transitions(self) -> Tensor | None:
+        """Indices of the real transitions; None if all are. The host does not wait, because the batch has their number."""
+        if self.n_real == len(self.action):
+            return None
+        return torch.argsort(self.mask.flatten(), descending=True, stable=True)[: self.n_real]
 
 
 def make_sequence_batch(batch: Batch, *, agent_id: bool) -> SequenceBatch:
-    """Transpose a batch to time-major order and make the agents' inputs.
+    """Order a batch by steps and make the agents' inputs.
 
     Args:
         batch: Padded episodes.
         agent_id: Append a one-hot agent id (all backbones except CDS).
     """
-    tensors = batch.steps.tensors
-    obs, avail, action = (x.transpose(0, 1) for x in (tensors.obs, tensors.avail, tensors.action))
-    state = tensors.state.transpose(0, 1).contiguous()  # a view of packed rows, and mixers multiply it by matrices
+    n_steps, lengths = batch.reward.shape[1] + 1, batch.length + 1
+    if batch.reward.device.type != "cpu":
+        lengths = np.full_like(lengths, n_steps)  # rows for the padding, too
+    rows, tensors = StepRows(lengths, n_steps), batch.steps.tensors
+    obs, state, avail = (rows.pack(x.transpose(0, 1)) for x in (tensors.obs, tensors.state, tensors.avail))
+    state = state.contiguous()  # can be a view of packed rows, and mixers multiply it by matrices
+    action = rows.transitions.pack(tensors.action.transpose(0, 1))
     return SequenceBatch(
+        rows=rows,
         inputs=agent_inputs(obs, action, n_actions=avail.shape[-1], agent_id=agent_id),
         obs=obs,
         state=state,
@@ -99,7 +113,6 @@ def make_sequence_batch(batch: Batch, *, agent_id: bool) -> SequenceBatch:
         mask=batch.filled.transpose(0, 1).to(batch.reward.dtype),
         beta=batch.beta.transpose(0, 1),
         n_real=int(batch.length.sum()),
-        n_steps=batch.length + 1,
     )
 
 
@@ -109,18 +122,19 @@ def agent_inputs(obs: Tensor, action: Tensor, *, n_actions: int, agent_id: bool)
     Source: oxwhirl/pymarl, `BasicMAC._build_inputs`.
 
     Args:
-        obs: [T+1, B, N, O] [observation features].
-        action: [T, B, N], action indices; the last action at step t is `action[t - 1]`.
+        obs: [P, N, O], rows of all states, step by step [observation features].
+        action: [R, N], action indices of all transitions in the order of their next states, which are the last R rows.
         n_actions: A.
         agent_id: Append the id.
 
     Returns:
-        [T+1, B, N, O + A (+ N)], dimensionless.
+        [P, N, O + A (+ N)], dimensionless.
     """
     n_agents, obs_dim = obs.shape[-2:]
-    inputs = obs.new_zeros(*obs.shape[:-1], input_width(obs_dim, n_actions, n_agents, agent_id=agent_id))
+    inputs = obs.new_zeros(len(obs), n_agents, input_width(obs_dim, n_actions, n_agents, agent_id=agent_id))
     inputs[..., :obs_dim] = obs
-    inputs[1:, ..., obs_dim : obs_dim + n_actions].scatter_(-1, action.unsqueeze(-1), 1.0)
+    last_action = inputs[len(obs) - len(action) :, :, obs_dim : obs_dim + n_actions]
+    last_action.scatter_(-1, action.unsqueeze(-1), 1.0)
     if agent_id:
         inputs[..., obs_dim + n_actions :] = torch.eye(n_agents, device=obs.device)
     return inputs
@@ -147,20 +161,19 @@ class SharedAgent(nn.Module):
         self.rnn = nn.GRU(hidden, hidden)
         self.fc2 = nn.Linear(hidden, n_actions)
 
-    def unroll(self, inputs: Tensor, n_steps: NDArray[np.int64] | None = None) -> Tensor:
+    def unroll(self, inputs: Tensor, agent_rows: StepRows) -> Tensor:
         """Run whole sequences from a zero hidden state.
 
         Source: oxwhirl/pymarl, `RNNAgent`.
 
         Args:
-            inputs: [T, B, N, I], result of `agent_inputs`, dimensionless.
-            n_steps: [B], number of inputs of each episode [steps]; None: T for all. Later hidden states are undefined.
+            inputs: [P, N, I], result of `agent_inputs`, dimensionless.
+            agent_rows: Layout of the P N rows of all agents.
 
         Returns:
-            [T, B, N, H], hidden states, dimensionless.
+            [P, N, H], hidden states, dimensionless.
         """
-        lengths = None if n_steps is None else np.repeat(n_steps, inputs.shape[2])
-        return run_linear_gru(self.fc1, self.rnn, inputs.flatten(1, 2), lengths).unflatten(1, inputs.shape[1:3])
+        return run_linear_gru(self.fc1, self.rnn, inputs.flatten(0, 1), agent_rows).unflatten(0, inputs.shape[:2])
 
     def step(self, inputs: Tensor, hidden: Tensor) -> Tensor:
         """Advance one step.
@@ -265,8 +278,45 @@ class GroupedLinear(nn.Module):
         return y_GRO.transpose(0, 1).reshape(*lead, *self.bias.shape)
 
 
+class ColumnLinear(nn.Linear):
+    """A linear layer on columns: [I, R] to [O, R].
+
+    With R last in memory, later operations over short dimensions (agents, heads) are vectorized over R.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply the layer to every column.
+
+        Source: `torch.nn.Linear`.
+
+        Args:
+            input: [I, R], dimensionless.
+
+        Returns:
+            [O, R], dimensionless.
+        """
+        return torch.addmm(self.bias.unsqueeze(1), self.weight, input)
+
+
+class ColumnGroupedLinear(GroupedLinear):
+    """G independent linear layers on columns, layer g for [I, R] of group g."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply layer g to the columns of group g.
+
+        Source: G layers `torch.nn.Linear`.
+
+        Args:
+            x: [G, I, R], dimensionless.
+
+        Returns:
+            [G, O, R], dimensionless.
+        """
+        return torch.baddbmm(self.bias.unsqueeze(2), self.weight.mT, x)
+
+
 class StackedLinear(nn.Module):
-    """G independent linear layers with the same input: [R, I] to [G, R, O], with PyTorch's default initialization."""
+    """G independent linear layers with the same columns as input, with PyTorch's default initialization."""
 
     def __init__(self, groups: int, n_in: int, n_out: int) -> None:
         super().__init__()
@@ -275,17 +325,19 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(groups, 1, n_out).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply all layers to all rows.
+        """Apply all layers to all columns, as one layer.
 
         Source: G layers `torch.nn.Linear`.
 
         Args:
-            x: [R, I], dimensionless.
+            x: [I, R], dimensionless.
 
         Returns:
-            [G, R, O], dimensionless.
+            [G, O, R], dimensionless.
         """
-        return torch.baddbmm(self.bias, x.expand(len(self.weight), -1, -1), self.weight)
+        groups, n_in, n_out = self.weight.shape
+        weight = self.weight.mT.reshape(groups * n_out, n_in)
+        return torch.addmm(self.bias.view(-1, 1), weight, x).view(groups, n_out, -1)
 
 
 def copy_network(network: _Network) -> _Network:
@@ -297,9 +349,14 @@ def copy_network(network: _Network) -> _Network:
     return copied
 
 
-def mlp(*widths: int) -> nn.Sequential:
-    """Make linear layers of these widths with ReLU between them."""
+def mlp(*widths: int, layer: type[nn.Linear] = nn.Linear) -> nn.Sequential:
+    """Make linear layers of these widths with ReLU between them.
+
+    Args:
+        *widths: Width of the input, of each hidden layer and of the output [units].
+        layer: Class of the layers: `nn.Linear` for rows or `ColumnLinear` for columns.
+    """
     layers: list[nn.Module] = []
     for n_in, n_out in itertools.pairwise(widths):
-        layers += [nn.Linear(n_in, n_out), nn.ReLU()]
+        layers += [layer(n_in, n_out), nn.ReLU()]
     return nn.Sequential(*layers[:-1])

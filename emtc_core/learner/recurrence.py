@@ -10,11 +10,11 @@ threads can compute the two parts in parallel. A single thread is faster, too: t
 32 episodes of 3s_vs_5z take 21 ms, with nn.GRU 140 ms. Matrix products use SciPy's OpenBLAS, which is faster than
 compiled loops. On other devices, and for other types than float32, PyTorch's layers are used.
 
-The episodes of a batch have different lengths. Rows are sorted by length, longest first, so the rows that are active at
-a step are the first ones. Nothing is computed or stored for the other rows. The stored arrays have R rows, with R the
-sum of all lengths, in the order of the steps. Everything that does not depend on the previous step is one product over
-a block of steps, which fits into the cache. Sums are computed in the order of the blocks and of the parts, so the same
-batch always gives the same bits, with one thread and with two.
+The episodes of a batch have different lengths. In a part, the rows of a step are sorted by length, longest first, so
+the rows that are active at the next step are the first ones. The stored arrays have one row for each step of each
+sequence of the part, in the order of the steps (step_rows.py). Everything that does not depend on the previous step is
+one product over a block of steps, which fits into the cache. Sums are computed in the order of the blocks and of the
+parts, so the same batch always gives the same bits, with one thread and with two.
 
 The columns of `gates` are u, r, z, n. Products of h are added in u, r and z; products of x are added in r, z and n.
 """
@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from emtc_core.exponential import LOG2_E, power_of_two
+from emtc_core.learner.step_rows import Part, StepRows
 from emtc_core.threads import run_together
 
 BLOCK_ROWS = 256
@@ -41,16 +42,10 @@ FASTMATH_FLAGS = {"reassoc", "contract", "nsz"}
 MAX_EXPONENT = np.float32(58.0)  # bound of exponents of 2: the result is finite, and the sigmoid is < 1e-17 or 1
 ZERO, ONE, TWO = (np.float32(x) for x in (0.0, 1.0, 2.0))
 
-N_PARTS = 2
-"""Number of parts of a batch that are computed in parallel if the run has several threads. It does not depend on the
-number of threads, because another number of parts would change the order of the sums."""
-MIN_PART_ROWS = 16
-"""Minimum number of rows of a part."""
-
 Floats = NDArray[np.float32]
 
 
-def run_linear_gru(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np.int64] | None = None) -> Tensor:
+def run_linear_gru(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, rows: StepRows) -> Tensor:
     """Run Linear, ReLU and a one-layer GRU from a zero hidden state.
 
     The parameters get gradients. On the CPU the inputs get none.
@@ -60,19 +55,19 @@ def run_linear_gru(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArr
     Args:
         first: The first layer.
         rnn: The recurrent layer.
-        inputs: [T, M, I], padded sequences, dimensionless.
-        lengths: [M], length of each row [steps]; None means T for all rows.
+        inputs: [R, I], dimensionless.
+        rows: Layout of the rows.
 
     Returns:
-        [T, M, H], hidden states, dimensionless; values after the end of a row are undefined.
+        [R, H], hidden states, dimensionless.
     """
     if inputs.device.type != "cpu" or inputs.dtype != torch.float32:
-        return run_torch_layers(first, rnn, inputs)
+        return rows.pack(run_torch_layers(first, rnn, rows.unpack(inputs)))
     limit_blas_to_one_thread()
     weights = (first.weight, first.bias, *rnn.all_weights[0])
     if torch.is_grad_enabled():
-        return LinearGru.apply(inputs, lengths, *weights)  # type: ignore[no-any-return]  # apply is untyped
-    return torch.from_numpy(_ForwardPass(inputs, lengths, weights, save=False).hidden)
+        return LinearGru.apply(inputs, rows, *weights)  # type: ignore[no-any-return]  # apply is untyped
+    return torch.from_numpy(_ForwardPass(inputs, rows, weights, save=False).hidden)
 
 
 def run_torch_layers(first: nn.Linear, rnn: nn.GRU, inputs: Tensor) -> Tensor:
@@ -104,22 +99,22 @@ class LinearGru(torch.autograd.Function):
     """The recurrence and its gradient with respect to the weights."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, lengths: NDArray[np.int64] | None, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, rows: StepRows, *weights: Tensor) -> Tensor:
         """Compute the hidden states.
 
         Source: `run_linear_gru`.
 
         Args:
             ctx: Context of autograd.
-            inputs: [T, M, I], dimensionless.
-            lengths: [M], length of each row [steps], or None.
+            inputs: [R, I], dimensionless.
+            rows: Layout of the rows.
             *weights: W and b of the first layer, then w_ih, w_hh, b_ih and b_hh of the GRU, in PyTorch's shapes,
                 dimensionless.
 
         Returns:
-            [T, M, H], dimensionless.
+            [R, H], dimensionless.
         """
-        ctx.forward_pass = _ForwardPass(inputs, lengths, weights, save=True)
+        ctx.forward_pass = _ForwardPass(inputs, rows, weights, save=True)
         return torch.from_numpy(ctx.forward_pass.hidden)
 
     @staticmethod
@@ -131,10 +126,10 @@ class LinearGru(torch.autograd.Function):
 
         Args:
             ctx: Context of autograd.
-            grad: [T, M, H], gradient of the hidden states [unit varies].
+            grad: [R, H], gradient of the hidden states [unit varies].
 
         Returns:
-            None for inputs and lengths, then one gradient per weight, in its shape.
+            None for inputs and rows, then one gradient per weight, in its shape.
         """
         return None, None, *(torch.from_numpy(d) for d in ctx.forward_pass.gradients(grad.numpy()))
 
@@ -142,52 +137,42 @@ class LinearGru(torch.autograd.Function):
 class _ForwardPass:
     """A forward pass over a batch, with the stored values for its gradient if `save` is true."""
 
-    def __init__(
-        self, inputs: Tensor, lengths: NDArray[np.int64] | None, weights: tuple[Tensor, ...], *, save: bool
-    ) -> None:
-        n_steps, n_rows, _ = inputs.shape
+    def __init__(self, inputs: Tensor, rows: StepRows, weights: tuple[Tensor, ...], *, save: bool) -> None:
         arrays = [w.detach().numpy() for w in weights]
-        sequences = np.ascontiguousarray(inputs.detach().numpy())
-        self.hidden = np.zeros((n_steps, n_rows, arrays[3].shape[1]), np.float32)  # stays 0 after the end of an episode
-        if lengths is None:
-            lengths = np.full(n_rows, n_steps)
-        self._parts = [_Part(rows, lengths[rows], arrays) for rows in _split_rows(lengths)]
-        run_together([partial(part.run, sequences, self.hidden, save=save) for part in self._parts])
+        input_rows = np.ascontiguousarray(inputs.detach().numpy())
+        self.hidden = np.empty((len(inputs), arrays[3].shape[1]), np.float32)
+        self._passes = [_PartPass(part, arrays) for part in rows.parts]
+        run_together([partial(part.run, input_rows, self.hidden, save=save) for part in self._passes])
 
     def gradients(self, grad: Floats) -> tuple[Floats, ...]:
-        """Return the gradients of W, b of the first layer, w_ih, w_hh, b_ih and b_hh; grad [T, M, H]."""
+        """Return the gradients of W, b of the first layer, w_ih, w_hh, b_ih and b_hh; grad [R, H]."""
         grad = np.ascontiguousarray(grad)
-        gradients = run_together([partial(part.gradients, grad) for part in self._parts])
+        gradients = run_together([partial(part.gradients, grad) for part in self._passes])
         return tuple(reduce(np.add, of_one_weight) for of_one_weight in zip(*gradients, strict=True))
 
 
-class _Part:
-    """The forward pass over some rows of a batch, and its gradient."""
+class _PartPass:
+    """The forward pass over a part of a batch, and its gradient."""
 
-    def __init__(self, rows: NDArray[np.int64], lengths: NDArray[np.int64], weights: list[Floats]) -> None:
-        """Prepare the pass.
-
-        Args:
-            rows: [P] row indices, longest row first.
-            lengths: [P] their lengths [steps].
-            weights: The arguments of `LinearGru.forward`.
-        """
-        self._rows, self._step_offsets, self._weights = rows, _count_stored_rows(lengths), weights
+    def __init__(self, part: Part, weights: list[Floats]) -> None:
+        """Prepare the pass; the weights are those of `LinearGru.forward`."""
+        self._part, self._weights = part, weights
 
     def run(self, inputs: Floats, hidden: Floats, *, save: bool) -> None:
-        """Compute the hidden states of the rows and write them to `hidden`; both [T, M, ...] of the whole batch."""
+        """Compute the hidden states of the rows and write them to `hidden`; both [R, ...] of the whole batch."""
         w_first, b_first, w_ih, w_hh, b_ih, b_hh = self._weights
         width = w_hh.shape[1]
-        stored_rows = (
-            self._step_offsets[-1] if save else BLOCK_ROWS + len(self._rows)
-        )  # without `save`, blocks reuse the same rows
+        part = self._part
+        # Without `save`, blocks reuse the same rows.
+        stored_rows = len(part.rows) if save else BLOCK_ROWS + part.n_sequences
         self._inputs, self._x, self._gates, self._states_before = (
-            np.empty((stored_rows, n_columns), np.float32) for n_columns in (inputs.shape[2], width, 4 * width, width)
+            np.empty((stored_rows, n_columns), np.float32) for n_columns in (inputs.shape[1], width, 4 * width, width)
         )
         _run_forward(
             inputs,
-            self._rows,
-            self._step_offsets,
+            part.rows,
+            part.step_offsets,
+            part.n_sequences,
             np.ascontiguousarray(w_first.T),
             b_first,
             np.ascontiguousarray(w_ih.T),
@@ -202,15 +187,16 @@ class _Part:
         )
 
     def gradients(self, grad: Floats) -> tuple[Floats, ...]:
-        """Return the part of the rows in the gradients of all weights; grad [T, M, H] of the whole batch."""
+        """Return the share of the part in the gradients of all weights; grad [R, H] of the whole batch."""
         w_first, b_first, w_ih, w_hh, _, _ = self._weights
         width = w_hh.shape[1]
         d_w_first, d_b_first, d_w_x, d_w_hidden = (np.zeros_like(w) for w in (w_first, b_first, w_ih, w_hh))
         d_bias = np.zeros(4 * width, np.float32)
         _run_backward(
             grad,
-            self._rows,
-            self._step_offsets,
+            self._part.rows,
+            self._part.step_offsets,
+            self._part.n_sequences,
             w_ih,
             _put_u_first(w_hh),
             self._inputs,
@@ -225,25 +211,6 @@ class _Part:
         )
         d_w_hh = np.concatenate([d_w_hidden[width:], d_w_hidden[:width]])
         return d_w_first, d_b_first, d_w_x, d_w_hh, d_bias[width:], np.append(d_bias[width : 3 * width], d_bias[:width])
-
-
-def _split_rows(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Split the rows into parts with about the same number of steps, each sorted by length, longest first.
-
-    There are `N_PARTS` parts, or one if a part would have too few rows for fast matrix products.
-    """
-    order = np.argsort(-lengths, kind="stable")
-    n_parts = N_PARTS if len(lengths) >= N_PARTS * MIN_PART_ROWS else 1
-    return [order[i::n_parts] for i in range(n_parts)]
-
-
-def _count_stored_rows(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index of the first stored row of each step, followed by their number R [longest length + 1].
-
-    The stored rows are those of step 0, then those of step 1, and so on.
-    """
-    active = len(lengths) - np.searchsorted(np.sort(lengths), np.arange(lengths.max()), "right")
-    return np.append(0, active.cumsum())
 
 
 def _put_u_first(weights: Floats) -> Floats:
@@ -337,8 +304,9 @@ def _apply_gates(
 @njit(cache=True, nogil=True, fastmath=FASTMATH_FLAGS, error_model="numpy")
 def _run_forward(
     inputs: NDArray[Any],
-    row_order: NDArray[Any],
+    row_indices: NDArray[Any],
     step_offsets: NDArray[Any],
+    n_sequences: int,
     w_first: NDArray[Any],
     b_first: NDArray[Any],
     w_x: NDArray[Any],
@@ -351,11 +319,11 @@ def _run_forward(
     hidden: NDArray[Any],
     save: bool,
 ) -> None:  # pragma: no cover  # compiled
-    """Compute hidden [T, M, H] and fill the stored arrays, whose names start with `saved_`."""
-    n_rows, width = len(row_order), len(b_first)
-    h_products = np.empty((n_rows, 3 * width), np.float32)
-    x_products = np.empty((BLOCK_ROWS + n_rows, 3 * width), np.float32)
-    state = np.zeros((n_rows, width), np.float32)
+    """Compute the rows `row_indices` of `hidden` and fill the stored arrays, whose names start with `saved_`."""
+    width = len(b_first)
+    h_products = np.empty((n_sequences, 3 * width), np.float32)
+    x_products = np.empty((BLOCK_ROWS + n_sequences, 3 * width), np.float32)
+    state = np.zeros((n_sequences, width), np.float32)
     first_step, end_step = 0, 0
     while end_step < len(step_offsets) - 1:
         first_step = end_step
@@ -363,12 +331,12 @@ def _run_forward(
             end_step += 1
         n = step_offsets[end_step] - step_offsets[first_step]
         offset = step_offsets[first_step] if save else 0
-        rows, x = saved_inputs[offset:], saved_x[offset : offset + n]
+        rows, x = saved_inputs[offset : offset + n], saved_x[offset : offset + n]
         gates, before = saved_gates[offset:], saved_states_before[offset:]
-        for t in range(first_step, end_step):
-            for i in range(step_offsets[t + 1] - step_offsets[t]):
-                _copy_row(inputs[t, row_order[i]], rows[step_offsets[t] - step_offsets[first_step] + i])
-        np.dot(rows[:n], w_first, x)
+        indices = row_indices[step_offsets[first_step] :]
+        for i in range(n):
+            _copy_row(inputs[indices[i]], rows[i])
+        np.dot(rows, w_first, x)
         for i in range(n):
             for j in range(width):
                 x[i, j] = max(x[i, j] + b_first[j], ZERO)
@@ -388,13 +356,13 @@ def _run_forward(
                 state[:n_active],
             )
             for i in range(n_active):
-                _copy_row(state[i], hidden[t, row_order[i]])
+                _copy_row(state[i], hidden[indices[start + i]])
 
 
 @njit(cache=True, nogil=True, fastmath=FASTMATH_FLAGS, error_model="numpy")
 def _backward_gates(
     grad: NDArray[Any],
-    row_order: NDArray[Any],
+    row_indices: NDArray[Any],
     gates: NDArray[Any],
     before: NDArray[Any],
     later_grad: NDArray[Any],
@@ -404,8 +372,8 @@ def _backward_gates(
     """Compute the gradient of one step's products, and the part of the state gradient that passes through z.
 
     Args:
-        grad: [all rows, H] gradient of the states after this step, in the order of the batch.
-        row_order: Row indices, longest row first.
+        grad: [R, H] gradient of the states of all steps.
+        row_indices: [M or more] rows of this step, longest sequence first.
         gates: [M, 4H] u, r, z, n.
         before: [M, H] states before the step.
         later_grad: [M, H] gradient from later steps; overwritten with the part of the gradient that passes through z.
@@ -415,7 +383,7 @@ def _backward_gates(
     width = before.shape[1]
     for i in range(len(before)):
         gate, to_h, to_x, old = gates[i], h_products[i], x_products[i], before[i]
-        grad_after, later_grad_row = grad[row_order[i]], later_grad[i]
+        grad_after, later_grad_row = grad[row_indices[i]], later_grad[i]
         u, r, z, n = gate[:width], gate[width : 2 * width], gate[2 * width : 3 * width], gate[3 * width :]
         h_u, h_r, h_z = to_h[:width], to_h[width : 2 * width], to_h[2 * width :]
         x_r, x_z, x_n = to_x[:width], to_x[width : 2 * width], to_x[2 * width :]
@@ -436,8 +404,9 @@ def _backward_gates(
 @njit(cache=True, nogil=True, fastmath=FASTMATH_FLAGS, error_model="numpy")
 def _run_backward(
     grad: NDArray[Any],
-    row_order: NDArray[Any],
+    row_indices: NDArray[Any],
     step_offsets: NDArray[Any],
+    n_sequences: int,
     w_x: NDArray[Any],
     w_hidden: NDArray[Any],
     saved_inputs: NDArray[Any],
@@ -452,12 +421,12 @@ def _run_backward(
 ) -> None:  # pragma: no cover  # compiled
     """Add the gradients of all weights to the d_ arrays.
 
-    `grad` is [T, M, H] in the order of the batch; `w_x` is `w_ih`, `w_hidden` has the order u, r, z.
+    `grad` is [R, H] in the order of the batch; `w_x` is `w_ih`, `w_hidden` has the order u, r, z.
     """
-    n_rows, width = len(row_order), len(d_b_first)
-    h_products = np.empty((BLOCK_ROWS + n_rows, 3 * width), np.float32)
-    x_products, d_x = np.empty_like(h_products), np.empty((BLOCK_ROWS + n_rows, width), np.float32)
-    later_grad, d_states = np.zeros((n_rows, width), np.float32), np.empty((n_rows, width), np.float32)
+    width = len(d_b_first)
+    h_products = np.empty((BLOCK_ROWS + n_sequences, 3 * width), np.float32)
+    x_products, d_x = np.empty_like(h_products), np.empty((BLOCK_ROWS + n_sequences, width), np.float32)
+    later_grad, d_states = np.zeros((n_sequences, width), np.float32), np.empty((n_sequences, width), np.float32)
     gates_buffer, first_buffer = np.empty_like(d_w_x), np.empty_like(d_w_first)
     first_step, end_step = len(step_offsets) - 1, len(step_offsets) - 1
     while first_step > 0:
@@ -471,8 +440,8 @@ def _run_backward(
             start, stop = step_offsets[t] - first, step_offsets[t + 1] - first
             n_active = stop - start
             _backward_gates(
-                grad[t],
-                row_order,
+                grad,
+                row_indices[step_offsets[t] :],
                 gates[start:stop],
                 before[start:stop],
                 later_grad,

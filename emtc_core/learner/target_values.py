@@ -63,16 +63,19 @@ class TargetValues:
         Returns:
             The same values as `target.unroll`, up to rounding, without hidden states.
         """
-        assert seq.n_steps is not None, "known for stored episodes"
         cached = [self._q.get(index) for index in indices.tolist()]
+        q = seq.inputs.new_empty(seq.avail.shape)
         is_missing = np.array([values is None for values in cached])
-        q = target.evaluate_actions(seq.select(is_missing))
-        q_TBNA = q.numpy()
-        for column, (index, n_steps, values) in enumerate(zip(indices.tolist(), seq.n_steps, cached, strict=True)):
+        if is_missing.any():
+            selected, rows = seq.rows.select_sequences(is_missing)
+            hidden = target.agent.unroll(seq.inputs[selected], rows.repeat(q.shape[1]))
+            q[selected] = target.agent.values(hidden)
+        q_PNA = q.numpy()
+        for index, rows_of_episode, values in zip(indices.tolist(), seq.rows.list_sequences(), cached, strict=True):
             if values is None:
-                self._q[index] = q_TBNA[:n_steps, column].copy()
+                self._q[index] = q_PNA[rows_of_episode]
             else:
-                q_TBNA[:n_steps, column] = values
+                q_PNA[rows_of_episode] = values
         best, action = greedy(q, seq.avail)
         return Unrolled(hidden=q.new_empty(0), q=q, best=best, greedy=action)
 

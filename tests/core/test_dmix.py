@@ -92,7 +92,7 @@ def test_padding_changes_nothing_once_the_fractions_are_given():
     taken = []
     for seq in (short, wide):
         unrolled = learner.online.unroll(seq, torch.Generator())
-        fixed = torch.linspace(0.1, 0.9, 8).expand(*unrolled.hidden.shape[:2], 8)
+        fixed = torch.linspace(0.1, 0.9, 8).expand(len(unrolled.hidden), 8)
         taken.append(
             learner.online.evaluate_taken(type(unrolled)(**vars(unrolled) | {"fractions": fixed}), seq).quantiles
         )

@@ -8,7 +8,7 @@ import torch
 
 from emtc_core.config.backbones import CuriosityConfig
 from emtc_core.learner.curiosity import Curiosity, curiosity_scale
-from emtc_core.learner.diversity import Diversity, _real_transitions
+from emtc_core.learner.diversity import Diversity
 from emtc_core.learner.diversity_predictors import PredictorRows, Predictors
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.networks import DiverseAgent, SequenceBatch, make_sequence_batch
@@ -83,7 +83,7 @@ def test_predictors_learn_the_next_observation_and_targets_follow_on_copy():
     generator = torch.Generator().manual_seed(0)
 
     def error() -> float:
-        return float(part._online.errors(part._rows(seq, online, _real_transitions(seq)))[0].mean())
+        return float(part._online.errors(part._rows(seq, online))[0].mean())
 
     first = error()
     for _ in range(200):

@@ -81,7 +81,7 @@ def test_the_gated_target_is_a_convex_combination_of_bootstrap_and_memory():
         seq = make_sequence_batch(batch, agent_id=True)
         online = learner.online.unroll(seq, torch.Generator())
         unrolled = plain.unroll(seq, torch.Generator())
-        q_bar = plain.bootstrap(unrolled, online.greedy[1:], seq).q_tot.T
+        q_bar = plain.bootstrap(unrolled, seq.rows.select_after(online.greedy), seq).q_tot.T
     stats = learner.update(batch, IncentiveInputs(h, rho, torch.ones_like(gate, dtype=torch.bool)), env_step=0)
     keep = 1.0 - gate * rho
     bootstrapped = (~batch.terminated).double()

@@ -89,7 +89,7 @@ def test_unweighted_attention_gives_the_agents_as_much_weight_as_there_are_heads
     mixer = make_mixer("qatten", 0)
     q, state, obs = draw(0, 16)
     transform = mixer.transform(MixInputs(q[..., 0], q[..., 0], torch.zeros(16, N, dtype=torch.int64), state, obs))
-    np.testing.assert_allclose(transform.weight.sum(1).detach(), 4.0, rtol=1e-6)
+    np.testing.assert_allclose(transform.weight.sum(0).detach(), 4.0, rtol=1e-6)
 
 
 @settings(max_examples=25, deadline=None)

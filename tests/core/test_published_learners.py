@@ -135,7 +135,7 @@ def check_values(learner, batch, wanted: np.ndarray) -> None:
     """Compare Q_i [B, T+1, N, A] at all steps that are real."""
     seq = make_sequence_batch(batch, agent_id=learner._agent_id)
     with torch.no_grad():
-        actual = learner.online.unroll(seq, torch.Generator()).q.transpose(0, 1).numpy()
+        actual = seq.rows.unpack(learner.online.unroll(seq, torch.Generator()).q).transpose(0, 1).numpy()
     for b, n in enumerate(batch.length):
         check("Q_i", actual[b, : n + 1], wanted[b, : n + 1])
 
@@ -196,7 +196,7 @@ def widen_l1(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def every_step(self: ValueBackbone, unrolled, seq):
         mean = self._l1 * self.agent.private_values(unrolled.hidden).abs().mean()
-        return mean.expand(unrolled.hidden.shape[0] - 1, unrolled.hidden.shape[1])
+        return mean.expand(len(seq.action))
 
     monkeypatch.setattr(ValueBackbone, "_private_l1", every_step)
 
@@ -212,10 +212,11 @@ def test_the_l1_term_is_the_published_one_without_the_last_step():
     seq = make_sequence_batch(published.read_batches(fixture)[0], agent_id=False)
     with torch.no_grad():
         unrolled = learner.online.unroll(seq, torch.Generator())
-        private = learner.online.agent.private_values(unrolled.hidden).transpose(0, 1)
-        ours = learner.online._private_l1(unrolled, seq)
-    check("private values", private, fixture["private"])
-    check("L1", ours.T, 0.1 * np.abs(fixture["private"][:, :-1]).mean((-1, -2)))
+        private = seq.rows.unpack(learner.online.agent.private_values(unrolled.hidden)).transpose(0, 1)
+        ours = seq.rows.transitions.unpack(learner.online._private_l1(unrolled, seq)).T
+    for b, n in enumerate(fixture["length"][0]):
+        check("private values", private[b, : n + 1], fixture["private"][b, : n + 1])
+        check("L1", ours[b, :n], 0.1 * np.abs(fixture["private"][b, :n]).mean((-1, -2)))
 
 
 def test_rewards_of_cds_equal_the_published_ones_before_and_after_its_predictors_learned(monkeypatch):
@@ -441,7 +442,7 @@ def test_incentives_equal_the_published_ones_and_ours_are_masked_where_an_episod
         batch = batches[k % len(batches)]
         seq = make_sequence_batch(batch, agent_id=True)
         with torch.no_grad():
-            following = learner._evaluate_next(learner.online.unroll(seq, learner._generator), seq)
+            following = learner._evaluate_next(learner.online.unroll(seq, learner._generator), seq, batch.indices)
         real = batch.filled.numpy()
         gained = learner._compute_incentive(seq, following, recall(fixture, k, EMU))
         assert gained is not None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from emtc_core.learner import recurrence
 from emtc_core.learner.recurrence import BLOCK_ROWS, MIN_MATMUL_ROWS, run_linear_gru
+from emtc_core.learner.step_rows import StepRows
 
 Layers = tuple[nn.Linear, nn.GRU]
 
@@ -35,9 +36,16 @@ def in_float64(layers: Layers) -> Layers:
     return twins[0].double(), twins[1].double()
 
 
+def run(layers: Layers, inputs: Tensor, lengths: NDArray[np.int64] | None = None) -> Tensor:
+    """Run padded sequences [T, M, I] without their padding; None: all are of length T."""
+    n_steps, n_rows = inputs.shape[:2]
+    rows = StepRows(np.full(n_rows, n_steps) if lengths is None else lengths, n_steps)
+    return rows.unpack(run_linear_gru(*layers, rows.pack(inputs), rows))
+
+
 def answers(layers: Layers, inputs: Tensor, lengths: NDArray[np.int64] | None, weight: Tensor) -> list[Tensor]:
     """Return hidden states where the weight is not 0, then every gradient of their weighted sum."""
-    hidden = run_linear_gru(*layers, inputs, lengths) * (weight != 0)
+    hidden = run(layers, inputs, lengths) * (weight != 0)
     return [hidden.detach(), *torch.autograd.grad((hidden * weight).sum(), weights_of(*layers))]
 
 
@@ -57,7 +65,7 @@ def test_values_and_gradients_are_those_of_the_library(steps: int, rows: int, in
     for a, b in zip(expected, actual, strict=True):
         assert (b - a).abs().max() <= 1e-5 * a.abs().max()
     with torch.no_grad():
-        assert torch.equal(run_linear_gru(*layers, x, lengths) * (weight != 0), actual[0])
+        assert torch.equal(run(layers, x, lengths) * (weight != 0), actual[0])
 
 
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=40), seed=st.integers(0, 99))
@@ -70,20 +78,22 @@ def test_rows_that_end_early_are_those_of_a_batch_in_which_none_does(lengths: li
         torch.testing.assert_close(b, a, rtol=1e-5, atol=1e-5)
 
 
-def test_what_is_past_the_end_of_a_row_is_zero_and_does_not_matter():
-    layers, x, lengths = make_layers(4, 8), torch.randn(12, 3, 4), np.array([3, 12, 7])
-    late = torch.from_numpy(np.arange(12)[:, None] >= lengths)
-    with torch.no_grad():
-        hidden = run_linear_gru(*layers, x, lengths)
-        x[late] = torch.nan
-        assert torch.equal(run_linear_gru(*layers, x, lengths), hidden)
-    assert not hidden[late].any()
+@given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=9), padding=st.integers(0, 2))
+def test_rows_before_and_after_are_those_of_the_padded_array(lengths: list[int], padding: int):
+    rows = StepRows(np.array(lengths), max(lengths) + padding)
+    padded = torch.arange(1, rows.n_steps * rows.n_sequences + 1).view(rows.n_steps, rows.n_sequences)
+    packed, transitions = rows.pack(padded), rows.transitions
+    assert len(packed) == sum(lengths)
+    for selected, start in ((rows.select_before(packed), 0), (rows.select_after(packed), 1)):
+        expected = padded[start : start + rows.n_steps - 1].clone()
+        expected[torch.from_numpy(np.arange(rows.n_steps - 1)[:, None] >= transitions.lengths)] = 0
+        assert torch.equal(transitions.unpack(selected), expected)
 
 
 def test_a_row_does_not_depend_on_its_neighbours():
     layers, x = make_layers(5, 16), torch.randn(12, 70, 5)
     with torch.no_grad():
-        whole, some = run_linear_gru(*layers, x), run_linear_gru(*layers, x[:, 3:40])
+        whole, some = run(layers, x), run(layers, x[:, 3:40])
     torch.testing.assert_close(whole[:, 3:40], some, rtol=1e-6, atol=1e-6)
 
 
@@ -104,7 +114,7 @@ def test_what_is_not_finite_stays_so():
     layers, x = make_layers(5, 16), torch.randn(4, 3, 5)
     x[1, 2, 0] = torch.nan
     with torch.no_grad():
-        hidden = run_linear_gru(*layers, x)
+        hidden = run(layers, x)
     assert hidden[1:, 2].isnan().all()
     assert hidden[:, :2].isfinite().all()
 

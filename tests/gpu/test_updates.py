@@ -10,6 +10,7 @@ from emtc_core.config.run import list_algos
 from emtc_core.devices import set_matmul_precision
 from emtc_core.learner.learner import make_learner
 from emtc_core.learner.networks import SharedAgent
+from emtc_core.learner.step_rows import StepRows
 from tests.gpu.cases import (
     CPU,
     Sizes,
@@ -50,7 +51,7 @@ def test_the_recurrent_layer_in_float32_has_the_precision_of_float32(device: tor
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         agent = SharedAgent(INPUTS, 11, HIDDEN)
-        inputs = torch.randn(sizes.length, ROWS, 1, INPUTS)
+        inputs = torch.randn(sizes.length, ROWS, INPUTS)
     with torch.no_grad():  # keeps the inputs of the ReLU away from zero, where rounding would change its output
         agent.fc1.weight.mul_(0.2)
         agent.fc1.bias.fill_(1.0)
@@ -65,7 +66,8 @@ def test_the_recurrent_layer_in_float32_has_the_precision_of_float32(device: tor
 
 def unroll(agent: SharedAgent, inputs: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return outputs and gradients by name."""
-    values = agent.values(agent.unroll(inputs))
+    rows = StepRows(np.full(inputs.shape[1], len(inputs)), len(inputs))
+    values = agent.values(agent.unroll(inputs.flatten(0, 1).unsqueeze(1), rows))
     values.square().mean().backward()
     return {"values": values.detach()}, {name: p.grad for name, p in agent.named_parameters() if p.grad is not None}
 

@@ -1,6 +1,7 @@
 """The interface of all value systems: unroll, evaluate actions, bootstrap, compute the TD loss.
 
-The learner uses an online and a target copy through this interface only. Tensors are time-major.
+The learner uses an online and a target copy through this interface only. States are P rows and transitions R rows, as
+in `SequenceBatch`; losses and joint values are padded.
 """
 
 from abc import ABC, abstractmethod
@@ -23,11 +24,11 @@ class Unrolled:
     Source: the recurrent agent of oxwhirl/pymarl.
     """
 
-    hidden: Tensor  # [T+1, B, N, H] dimensionless
-    q: Tensor  # [T+1, B, N, A] action values [return]; means for a distributional backbone
-    best: Tensor  # [T+1, B, N] largest available q [return], detached
-    greedy: Tensor  # [T+1, B, N] action index of `best`
-    fractions: Tensor | None = None  # [T+1, B, W] quantile fractions, dimensionless, of a distributional backbone
+    hidden: Tensor  # [P, N, H] dimensionless
+    q: Tensor  # [P, N, A] action values [return]; means for a distributional backbone
+    best: Tensor  # [P, N] largest available q [return], detached
+    greedy: Tensor  # [P, N] action index of `best`
+    fractions: Tensor | None = None  # [P, W] quantile fractions, dimensionless, of a distributional backbone
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Backbone(nn.Module, ABC):
 
         Args:
             unrolled: Forward pass of this copy.
-            action: [T, B, N], action indices of the next steps.
+            action: [R, N], action indices of the next steps.
             seq: The batch.
         """
 

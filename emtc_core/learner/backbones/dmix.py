@@ -17,6 +17,7 @@ from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Backbone, BackboneTable, JointValues, TdLoss, Unrolled, agent_sizes
 from emtc_core.learner.mixers.qmix import DmixMixer
 from emtc_core.learner.networks import SequenceBatch, SharedAgent
+from emtc_core.learner.step_rows import StepRows
 from emtc_core.learner.targets import greedy, quantile_huber
 from emtc_core.random_tensors import rand
 
@@ -99,9 +100,9 @@ class DmixBackbone(Backbone):
 
     def unroll(self, seq: SequenceBatch, generator: torch.Generator) -> Unrolled:
         """Run the agents over whole sequences and sample fractions for every step."""
-        hidden = self.agent.unroll(seq.inputs, seq.n_steps)
-        shape = (*hidden.shape[:2], self._n_fractions)
-        fractions = rand(shape, generator=generator, device=hidden.device)
+        hidden = self.agent.unroll(seq.inputs, seq.agent_rows)
+        shape = (seq.rows.n_steps, seq.rows.n_sequences, self._n_fractions)
+        fractions = seq.rows.pack(rand(shape, generator=generator, device=hidden.device))
         with torch.no_grad():
             q = self._quantile_agent.means(hidden, self._quantile_agent.embed(fractions))
         best, action = greedy(q, seq.avail)
@@ -110,7 +111,8 @@ class DmixBackbone(Backbone):
     def evaluate_taken(self, unrolled: Unrolled, seq: SequenceBatch) -> JointValues:
         """Mix the samples of the actions that were taken."""
         assert unrolled.fractions is not None, "set by unroll of this class"
-        return self._evaluate(unrolled.hidden[:-1], unrolled.fractions[:-1], seq.action, seq.state[:-1])
+        hidden, fractions, state = map(seq.rows.select_before, (unrolled.hidden, unrolled.fractions, seq.state))
+        return self._evaluate(hidden, fractions, seq.action, state, seq.rows.transitions)
 
     def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: SequenceBatch) -> JointValues:
         """Mix the samples of the actions at the next steps.
@@ -119,11 +121,12 @@ class DmixBackbone(Backbone):
 
         Args:
             unrolled: Forward pass of this copy.
-            action: [T, B, N], action indices of the next steps.
+            action: [R, N], action indices of the next steps.
             seq: The batch.
         """
         assert unrolled.fractions is not None, "set by unroll of this class"
-        return self._evaluate(unrolled.hidden[1:], unrolled.fractions[1:], action, seq.state[1:])
+        hidden, fractions, state = map(seq.rows.select_after, (unrolled.hidden, unrolled.fractions, seq.state))
+        return self._evaluate(hidden, fractions, action, state, seq.rows.transitions)
 
     def evaluate_first_step(self, unrolled: Unrolled, seq: SequenceBatch) -> Tensor:
         """Mix the means of the greedy actions at step 0.
@@ -133,7 +136,8 @@ class DmixBackbone(Backbone):
         Returns:
             [B] [return].
         """
-        return self.mixer.mean_mixer.mix(unrolled.best[0], seq.state[0])
+        first = slice(seq.rows.n_sequences)
+        return self.mixer.mean_mixer.mix(unrolled.best[first], seq.state[first])
 
     def td_loss(self, taken: JointValues, total_reward: Tensor, discount: Tensor, next_values: JointValues) -> TdLoss:
         """Compute the quantile Huber loss of Z_tot, with samples of the target distribution.
@@ -172,13 +176,14 @@ class DmixBackbone(Backbone):
             fractions = send(rng.random((n_envs, count), np.float32), hidden.device)
         return self._quantile_agent.means(hidden, self._quantile_agent.embed(fractions))
 
-    def _evaluate(self, hidden: Tensor, fractions: Tensor, action: Tensor, state: Tensor) -> JointValues:
-        z_RNW = self._quantile_agent.samples(
-            hidden.flatten(0, 1), action.flatten(0, 1), self._quantile_agent.embed(fractions.flatten(0, 1))
-        )
-        z_tot_RW, q_tot_R = self.mixer(z_RNW, state.flatten(0, 1))
-        steps = action.shape[:2]
-        return JointValues(q_tot=q_tot_R.view(steps), quantiles=z_tot_RW.view(*steps, -1), fractions=fractions)
+    def _evaluate(
+        self, hidden: Tensor, fractions: Tensor, action: Tensor, state: Tensor, rows: StepRows
+    ) -> JointValues:
+        """Mix the samples of R rows with this layout."""
+        z_RNW = self._quantile_agent.samples(hidden, action, self._quantile_agent.embed(fractions))
+        z_tot_RW, q_tot_R = self.mixer(z_RNW, state)
+        q_tot, quantiles, fractions = map(rows.unpack, (q_tot_R, z_tot_RW, fractions))
+        return JointValues(q_tot=q_tot, quantiles=quantiles, fractions=fractions)
 
     @property
     def _quantile_agent(self) -> QuantileAgent:

@@ -57,41 +57,30 @@ class ValueBackbone(Backbone):
 
     def unroll(self, seq: SequenceBatch, generator: torch.Generator) -> Unrolled:
         """Run the agents over whole sequences; `generator` is not used."""
-        hidden = self.agent.unroll(seq.inputs, seq.n_steps)
-        q = self._values(hidden, seq)
+        hidden = self.agent.unroll(seq.inputs, seq.agent_rows)
+        q = self.agent.values(hidden)
         best, action = greedy(q, seq.avail)
         return Unrolled(hidden=hidden, q=q, best=best, greedy=action)
 
-    def evaluate_actions(self, seq: SequenceBatch) -> Tensor:
-        """Run the agents over whole sequences and return only their action values.
-
-        Source: the agent network.
-
-        Returns:
-            [T+1, B, N, A] [return].
-        """
-        return self._values(self.agent.unroll(seq.inputs, seq.n_steps), seq)
-
     def evaluate_taken(self, unrolled: Unrolled, seq: SequenceBatch) -> JointValues:
         """Mix the values of the actions that were taken."""
-        q_taken = unrolled.q[:-1].gather(-1, seq.action.unsqueeze(-1)).squeeze(-1)
-        mixed = self._mix(q_taken, unrolled.best[:-1], seq.action, seq.state[:-1], seq.obs[:-1], seq.real_transitions)
-        mixer_regularizer = None if mixed.regularizer is None else mixed.regularizer.view(seq.reward.shape)
-        regularizers = [term for term in (mixer_regularizer, self._private_l1(unrolled, seq)) if term is not None]
-        regularizer = reduce(torch.add, regularizers) if regularizers else None
-        return JointValues(q_tot=mixed.q_tot.view(seq.reward.shape), regularizer=regularizer)
+        q, best, state, obs = map(seq.rows.select_before, (unrolled.q, unrolled.best, seq.state, seq.obs))
+        mixed = self._mix(q, best, seq.action, state, obs)
+        regularizers = [term for term in (mixed.regularizer, self._private_l1(unrolled, seq)) if term is not None]
+        unpack = seq.rows.transitions.unpack
+        regularizer = unpack(reduce(torch.add, regularizers)) if regularizers else None
+        return JointValues(q_tot=unpack(mixed.q_tot), regularizer=regularizer)
 
     def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: SequenceBatch) -> JointValues:
         """Mix the values of the actions at the next steps (Eq. 10).
 
         Args:
             unrolled: Forward pass of this network (the target network).
-            action: [T, B, N], action indices of the next steps.
+            action: [R, N], action indices of the next steps.
             seq: The batch.
         """
-        q_taken = unrolled.q[1:].gather(-1, action.unsqueeze(-1)).squeeze(-1)
-        mixed = self._mix(q_taken, unrolled.best[1:], action, seq.state[1:], seq.obs[1:], seq.real_transitions)
-        return JointValues(q_tot=mixed.q_tot.view(seq.reward.shape))
+        q, best, state, obs = map(seq.rows.select_after, (unrolled.q, unrolled.best, seq.state, seq.obs))
+        return JointValues(q_tot=seq.rows.transitions.unpack(self._mix(q, best, action, state, obs).q_tot))
 
     def evaluate_first_step(self, unrolled: Unrolled, seq: SequenceBatch) -> Tensor:
         """Mix the greedy values at step 0.
@@ -101,8 +90,9 @@ class ValueBackbone(Backbone):
         Returns:
             [B] [return].
         """
-        best, action = unrolled.best[:1], unrolled.greedy[:1]
-        return self._mix(best, best, action, seq.state[:1], seq.obs[:1]).q_tot
+        first = slice(seq.rows.n_sequences)
+        q, best, action = unrolled.q[first], unrolled.best[first], unrolled.greedy[first]
+        return self._mix(q, best, action, seq.state[first], seq.obs[first]).q_tot
 
     def td_loss(self, taken: JointValues, total_reward: Tensor, discount: Tensor, next_values: JointValues) -> TdLoss:
         """Compute the squared TD error (Eq. 10).
@@ -130,48 +120,17 @@ class ValueBackbone(Backbone):
         """
         return self.agent.values(hidden)
 
-    def _values(self, hidden: Tensor, seq: SequenceBatch) -> Tensor:
-        """Compute the action values of all steps. On the CPU the padding may be skipped; its values are then 0.
-
-        `seq.unpadded_states` has the indices of the real steps.
-        """
-        if seq.unpadded_states is None:
-            return self.agent.values(hidden)
-        q = self.agent.values(hidden.flatten(0, 1).index_select(0, seq.unpadded_states))
-        zeros = q.new_zeros(hidden.shape[0] * hidden.shape[1], *q.shape[1:])
-        return zeros.index_copy(0, seq.unpadded_states, q).unflatten(0, hidden.shape[:2])
-
-    def _mix(
-        self,
-        q: Tensor,
-        best: Tensor,
-        action: Tensor,
-        state: Tensor,
-        obs: Tensor,
-        real_transitions: tuple[Tensor, Tensor] | None = None,
-    ) -> Mixed:
-        """Mix all transitions, or only those with the indices `real_transitions`; the others are then 0."""
-        inputs = (q, best, action, state, obs)
-        if real_transitions is None:
-            return self.mixer(MixInputs(*(tensor.flatten(0, 1) for tensor in inputs)))
-        mixed = self.mixer(MixInputs(*(tensor[real_transitions] for tensor in inputs)))
-        zeros = mixed.q_tot.new_zeros(action.shape[:2])
-        regularizer = (
-            None if mixed.regularizer is None else zeros.index_put(real_transitions, mixed.regularizer).flatten()
-        )
-        return Mixed(zeros.index_put(real_transitions, mixed.q_tot).flatten(), regularizer)
+    def _mix(self, q: Tensor, best: Tensor, action: Tensor, state: Tensor, obs: Tensor) -> Mixed:
+        """Mix the values [R, N, A] of the actions [R, N]."""
+        q_taken = q.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        return self.mixer(MixInputs(q_taken, best, action, state, obs))
 
     def _private_l1(self, unrolled: Unrolled, seq: SequenceBatch) -> Tensor | None:
-        """Compute l1 times the mean absolute private value: [T, B], 0 in skipped padding; None if not used."""
+        """Compute l1 times the mean absolute private value of each transition: [R]; None if not used."""
         if not isinstance(self.agent, DiverseAgent) or not self._l1:
             return None
-        hidden = unrolled.hidden[:-1] if seq.real_transitions is None else unrolled.hidden[:-1][seq.real_transitions]
-        penalty = self._l1 * self.agent.private_values(hidden).abs().mean((-1, -2))
-        return (
-            penalty
-            if seq.real_transitions is None
-            else penalty.new_zeros(seq.mask.shape).index_put(seq.real_transitions, penalty)
-        )
+        hidden = seq.rows.select_before(unrolled.hidden)
+        return self._l1 * self.agent.private_values(hidden).abs().mean((-1, -2))
 
 
 def make_value_backbone(config: RunConfig, info: EnvInfo) -> ValueBackbone:
