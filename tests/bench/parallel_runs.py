@@ -42,7 +42,7 @@ def run(counts: Sequence[int], *, nodes: int = FILLED_NODES, steps: int = FILLED
     Raises:
         ConfigError: If the largest number does not fit into the GPU's memory.
     """
-    config = resolve(env="skirmish", map=FILLED_MAP)
+    config = resolve(env="skirmish", map=FILLED_MAP, overrides=["train.threads=1"])
     check_mps()
     check_fitting_runs([config] * max(counts), max(counts))
     gpu = find_gpu()
