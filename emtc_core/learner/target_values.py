@@ -51,8 +51,6 @@ class TargetValues:
     def unroll(self, target: ValueBackbone, seq: SequenceBatch, indices: NDArray[np.int64]) -> Unrolled:
         """Run the target network over the episodes without stored values, and store these.
 
-        Threads may call this at the same time with different episodes.
-
         Source: implementation detail.
 
         Args:

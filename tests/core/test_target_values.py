@@ -106,9 +106,8 @@ def test_a_saved_state_has_all_values_and_is_not_changed_by_later_updates():
     assert not len(restored)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_run_that_is_resumed_between_two_copies_equals_an_uninterrupted_one(tmp_path: Path, threads: int):
-    few = ("train.target_interval=12", "train.replay=16", "train.updates_per_episode=2", f"train.threads={threads}")
+def test_a_run_that_is_resumed_between_two_copies_equals_an_uninterrupted_one(tmp_path: Path):
+    few = ("train.target_interval=12", "train.replay=16", "train.updates_per_episode=2")
     config = short_config(*few, "checkpoint.interval=150", steps=600, algo="qplex")
     whole, recorder = make_trainer(config, tmp_path / "whole")
     whole.run()
