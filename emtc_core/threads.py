@@ -17,7 +17,7 @@ import torch
 T = TypeVar("T")
 
 MAX_THREADS = 2
-"""Threads of a run that is alone on its machine: the work is divided in two parts (`learner.recurrence.N_PARTS`)."""
+"""Threads of a run that is alone on its machine: the work is divided in two parts (`learner.step_rows.N_PARTS`)."""
 CPU_SAMPLE_S = 0.3
 """Time in which the use of the processor is measured [s]."""
 

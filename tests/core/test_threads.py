@@ -35,7 +35,7 @@ def train(name: str, threads: int) -> tuple[list[dict[str, float]], list[torch.T
 
 @every_system
 def test_updates_have_the_same_bits_with_any_number_of_threads(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("emtc_core.learner.recurrence.MIN_PART_ROWS", 4)  # the batch has 12 rows
+    monkeypatch.setattr("emtc_core.learner.step_rows.MIN_PART_SEQUENCES", 4)  # the batch has 12 sequences
     first, *others = (train(name, threads) for threads in (1, 2, 3))
     for values, weights in others:
         assert values == first[0]
@@ -45,7 +45,7 @@ def test_updates_have_the_same_bits_with_any_number_of_threads(name: str, monkey
 @pytest.mark.parametrize("name", ["emtc-qplex", "emc"])
 def test_a_batch_in_two_parts_gives_the_same_update_except_for_rounding(name: str, monkeypatch: pytest.MonkeyPatch):
     in_one = train(name, 1)
-    monkeypatch.setattr("emtc_core.learner.recurrence.MIN_PART_ROWS", 4)
+    monkeypatch.setattr("emtc_core.learner.step_rows.MIN_PART_SEQUENCES", 4)
     in_two = train(name, 1)
     for expected, actual in zip(in_one[0], in_two[0], strict=True):
         assert actual == pytest.approx(expected, rel=1e-5, abs=1e-6)
