@@ -135,6 +135,8 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch with the tensors of the host on a device, that of its steps."""
+        if device.type == "cpu":
+            return self
         time_major = {name: getattr(self, name).T for name in ("reward", "terminated", "filled", "beta")}
         return replace(self, **{name: x.T for name, x in send_together(time_major, device).items()})
 
