@@ -81,7 +81,7 @@ class SequenceBatch:
 
     @cached_property
     def _real_transitions(self) -> Tensor | None:
-        """Indices of the real transitions; None if all are. The host does not wait, because the batch has their number."""
+        """Indices of the real transitions; None if all are. The batch has their number, so the host does not wait."""
         if self.n_real == len(self.action):
             return None
         return torch.argsort(self.mask.flatten(), descending=True, stable=True)[: self.n_real]
