@@ -325,7 +325,7 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(groups, 1, n_out).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply all layers to all columns, as one layer.
+        """Apply all layers to all columns.
 
         Source: G layers `torch.nn.Linear`.
 
@@ -335,9 +335,7 @@ class StackedLinear(nn.Module):
         Returns:
             [G, O, R], dimensionless.
         """
-        groups, n_in, n_out = self.weight.shape
-        weight = self.weight.mT.reshape(groups * n_out, n_in)
-        return torch.addmm(self.bias.view(-1, 1), weight, x).view(groups, n_out, -1)
+        return torch.baddbmm(self.bias.mT, self.weight.mT, x.expand(len(self.weight), -1, -1))
 
 
 def copy_network(network: _Network) -> _Network:

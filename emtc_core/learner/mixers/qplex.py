@@ -70,7 +70,7 @@ class QplexMixer(nn.Module):
         """Mix [R, N] values into [R]."""
         transform: Transform = self.transform(inputs)
         lambda_NR = self.importance(inputs.state, inputs.action)
-        weight_NR, q_taken_NR, q_max_NR = transform.weight, _columns(inputs.q_taken), _columns(inputs.q_max)
+        weight_NR, q_taken_NR, q_max_NR = transform.weight, inputs.q_taken.t(), inputs.q_max.t()
         advantage_NR = (weight_NR * (q_taken_NR - q_max_NR)).detach()
         terms_NR = weight_NR * q_taken_NR + transform.bias + (lambda_NR - 1.0) * advantage_NR
         return Mixed(terms_NR.sum(0), transform.regularizer)
