@@ -180,7 +180,7 @@ class GradientStep:
 
         Args:
             state_BS: [B, S] [state features].
-            views: Result of `make_views`.
+            views: Result of `make_views`, [B, S] each [state features].
             time_B1: [B, 1], time steps divided by the episode limit, dimensionless.
             h_B: [B], returns divided by the embedder's return unit, dimensionless.
 
@@ -200,7 +200,7 @@ class GradientStep:
 
         Args:
             state_BS: [B, S] [state features].
-            views: Result of `make_views`.
+            views: Result of `make_views`, [B, S] each [state features].
             time_B1: [B, 1], time steps divided by the episode limit, dimensionless.
             h_B: [B], returns divided by the embedder's return unit, dimensionless.
 
