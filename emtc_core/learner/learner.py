@@ -35,7 +35,7 @@ from emtc_core.learner.controller import Controller
 from emtc_core.learner.factory import make_backbone, make_intrinsic, make_optimizer, make_target
 from emtc_core.learner.host_network import HostNetwork
 from emtc_core.learner.mappo import MappoLearner
-from emtc_core.learner.networks import SequenceBatch, copy_network, make_sequence_batch
+from emtc_core.learner.networks import SequenceBatch, make_sequence_batch
 from emtc_core.learner.optimizer_state import get_optimizer_state, set_optimizer_state
 from emtc_core.learner.target_values import TargetValues, can_cache
 from emtc_core.learner.targets import (
@@ -102,7 +102,7 @@ class ValueLearner:
             if is_captured
             else None
         )
-        self._info, self._host = info, HostNetwork(self.online)
+        self._host = HostNetwork(self.online)
         acting = self.online if torch.device(act_device).type == self._device.type else self._host.network
         self._controller = Controller(acting, info)
         self._target_values = target_values
@@ -158,11 +158,6 @@ class ValueLearner:
         """
         self._host.refresh()
         return self._controller.q_start(obs, state, avail)
-
-    def copy_policy(self) -> Controller:
-        """Copy the current policy and value estimate to the host. Later updates do not change the copy."""
-        self._host.refresh()
-        return Controller(copy_network(self._host.network), self._info)
 
     # ---- learning ----
 

@@ -20,7 +20,6 @@ from emtc_core.devices import copy_state, send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.host_network import HostNetwork
 from emtc_core.learner.mappo_controller import ActorCritic, MappoController, append_id, make_critic_inputs
-from emtc_core.learner.networks import copy_network
 from emtc_core.learner.ppo import (
     ValueNorm,
     generalized_advantages,
@@ -182,11 +181,6 @@ class MappoLearner:
         """
         self._host.refresh()
         return self._controller.q_start(obs, state, avail)
-
-    def copy_policy(self) -> MappoController:
-        """Copy the current policy and value estimate to the host. Later updates do not change the copy."""
-        self._host.refresh()
-        return MappoController(copy_network(self._host.network), self._info, frames=self._frames)
 
     # ---- learning ----
 

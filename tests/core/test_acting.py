@@ -16,7 +16,7 @@ from emtc_core.learner.compiled_agents import CompiledAgents
 from emtc_core.learner.controller import Controller, TorchAgents, epsilon_greedy
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.networks import DiverseAgent
-from tests.core.learner_cases import BLOCKS, hard_episodes, make_batch, make_config
+from tests.core.learner_cases import BLOCKS, make_config
 from tests.errors import raises
 from tests.reference import acting
 
@@ -88,24 +88,6 @@ def play(policy: Any, steps: int = 6) -> list[list]:
     inputs, rng = np.random.default_rng(5), np.random.default_rng(0)
     policy.start_episodes(3)
     return [policy.act(*draw(BLOCKS, 3, inputs), epsilon=0.0, rng=rng).tolist() for _ in range(steps)]
-
-
-@pytest.mark.parametrize("algo", ["qplex", "cds", "dmix", "mappo"])
-def test_a_copied_policy_does_not_change_with_the_learner(algo):
-    learner = make_learner(make_config(algo, train={"lr": 0.3}), BLOCKS, device="cpu", seed=1)
-    before, policy = play(learner), learner.copy_policy()
-    obs, avail = draw(BLOCKS, 3, np.random.default_rng(0))
-    state = np.zeros((3, BLOCKS.state_dim), np.float32)
-    value = learner.q_start(obs, state, avail)
-    if isinstance(learner, ValueLearner):
-        for _ in range(5):
-            learner.update(make_batch(hard_episodes(BLOCKS), BLOCKS), None, env_step=0)
-    else:
-        learner.update_rollout(hard_episodes(BLOCKS))
-    assert play(learner) != before
-    assert play(policy) == before
-    np.testing.assert_array_equal(policy.q_start(obs, state, avail), value)
-    assert (learner.q_start(obs, state, avail) != value).all()
 
 
 def test_a_restored_learner_acts_with_the_restored_weights():
