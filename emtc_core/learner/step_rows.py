@@ -143,8 +143,11 @@ class StepRows:
         """
         order = np.argsort(-self.lengths, kind="stable")
         n_parts = N_PARTS if len(order) >= N_PARTS * MIN_PART_SEQUENCES else 1
+        # The long sequences are in the first part, so the others have few steps, and each step is a product in each part.
+        n_rows = self.lengths[order].cumsum()
+        first = np.searchsorted(n_rows, np.arange(1, n_parts) * n_rows[-1] / n_parts)
         positions_TB = self._is_row.ravel().cumsum().reshape(self._is_row.shape) - 1
-        return [self._make_part(order[i::n_parts], positions_TB) for i in range(n_parts)]
+        return [self._make_part(sequences, positions_TB) for sequences in np.split(order, first)]
 
     def _make_part(self, sequences: NDArray[np.int64], positions: NDArray[np.int64]) -> Part:
         """Make the part of some sequences, longest first, from the positions [T, B] of all rows."""
