@@ -143,7 +143,7 @@ class StepRows:
         """
         order = np.argsort(-self.lengths, kind="stable")
         n_parts = N_PARTS if len(order) >= N_PARTS * MIN_PART_SEQUENCES else 1
-        # The long sequences are in the first part, so the others have few steps, and each step is a product in each part.
+        # The first part has the long sequences. So the other has few steps, and each step is one more product.
         n_rows = self.lengths[order].cumsum()
         first = np.searchsorted(n_rows, np.arange(1, n_parts) * n_rows[-1] / n_parts)
         positions_TB = self._is_row.ravel().cumsum().reshape(self._is_row.shape) - 1
