@@ -1,9 +1,13 @@
-"""Augmentation of states for the contrastive loss: mask, noise and cyclic shift. The time index is not changed."""
+"""Augmentation of states for the contrastive loss: mask, noise and cyclic shift. The time index is not changed.
+
+On the CPU a compiled function makes the mask and the noise (random_view.py), with other random numbers than on a GPU.
+"""
 
 import torch
 from torch import Tensor
 
 from emtc_core.config.memory import EmbedConfig
+from emtc_core.embedder.random_view import make_view
 
 
 def count_views(config: EmbedConfig) -> int:
@@ -17,7 +21,7 @@ def augment(state: Tensor, config: EmbedConfig, generator: torch.Generator) -> T
     """Make one random view of each state, m_d s_d + sigma eps_d: first the mask, then the noise (Algorithm 1, B8).
 
     Args:
-        state: [B, S] [state features].
+        state: [B, S] float32 [state features].
         config: `p_mask`, `sigma`, `noise_on_masked`, `aug_shift`.
         generator: Source of randomness, on the device of `state`.
 
@@ -25,6 +29,10 @@ def augment(state: Tensor, config: EmbedConfig, generator: torch.Generator) -> T
         [B, S] [state features], a new tensor; equal to `state` if `p_mask`, `sigma` and `aug_shift` are 0.
     """
     view = _shift(state, config.aug_shift, generator) if config.aug_shift else state
+    if view.device.type == "cpu":
+        return make_view(
+            view, p_mask=config.p_mask, sigma=config.sigma, noise_on_masked=config.noise_on_masked, generator=generator
+        )
     keep = torch.rand(view.shape, device=view.device, generator=generator) >= config.p_mask
     view = view * keep
     if config.sigma == 0:

@@ -8,6 +8,7 @@ from torch import Tensor
 from emtc_core.embedder.augmentation import augment
 from emtc_core.embedder.losses import info_nce, return_loss, state_loss
 from emtc_core.embedder.networks import Embedder
+from emtc_core.embedder.random_view import BLOCK_ROWS
 
 
 def looped_reconstruction(
@@ -113,3 +114,37 @@ def _contrast(
         x_BX = embedder.encoder(augment(state_BS, config, generator), time_B1)
     view_BX = embedder.encoder(augment(state_BS, config, generator), time_B1)
     return info_nce(x_BX, view_BX, tau_cl=config.tau_cl, symmetric=config.cl_symmetric)
+
+
+def looped_view(
+    state_BS: Tensor, *, p_mask: float, sigma: float, noise_on_masked: bool, generator: torch.Generator
+) -> Tensor:
+    """The compiled random view, number by number in Python."""
+    key = torch.randint(2**32, (2,), generator=generator).tolist()
+    n_rows, width = state_BS.shape
+    noise = [0.0] * (n_rows * width + 1)
+    for start in range(0, n_rows, BLOCK_ROWS):
+        first, end = start * width, min(start + BLOCK_ROWS, n_rows) * width
+        n_pairs = (end - first + 1) // 2
+        for i in range(n_pairs):
+            word_u, word_angle = (_triple32(2 * first + 2 * i + j, key) for j in range(2))
+            radius = math.sqrt(-2 * math.log((word_u // 2) / 2**31 + 2.0**-32))
+            signed = word_angle - 2**32 if word_angle >= 2**31 else word_angle
+            angle = math.pi / 4 * (1 + signed / 2**31)
+            noise[first + i] = radius * math.cos(angle) * (-1) ** (word_u % 2)
+            if first + n_pairs + i < end:
+                noise[first + n_pairs + i] = radius * math.sin(angle) * (-1) ** (word_angle % 2)
+    view_BS = torch.empty(n_rows, width)
+    for i, value in enumerate(state_BS.flatten().tolist()):
+        keep = _triple32(2**31 + i, key) // 2**8 >= round(p_mask * 2**24)
+        has_noise = keep or noise_on_masked
+        view_BS[i // width, i % width] = value * keep + sigma * noise[i] * has_noise
+    return view_BS
+
+
+def _triple32(index: int, key: list[int]) -> int:
+    x = index ^ key[0]
+    x = (x ^ x >> 17) * 0xED5AD4BB % 2**32
+    x = ((x ^ x >> 11) + key[1]) * 0xAC4C1B51 % 2**32
+    x = (x ^ x >> 15) * 0x31848BAB % 2**32
+    return x ^ x >> 14
