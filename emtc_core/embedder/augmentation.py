@@ -31,7 +31,7 @@ def augment(state: Tensor, config: EmbedConfig, generator: torch.Generator) -> T
     view = _shift(state, config.aug_shift, generator) if config.aug_shift else state
     if view.device.type == "cpu":
         return make_view(
-            view, p_mask=config.p_mask, sigma=config.sigma, noise_on_masked=config.noise_on_masked, generator=generator
+            view, p_mask=config.p_mask, sigma=config.sigma, noise_everywhere=config.noise_on_masked, generator=generator
         )
     keep = torch.rand(view.shape, device=view.device, generator=generator) >= config.p_mask
     view = view * keep

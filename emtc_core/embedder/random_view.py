@@ -43,7 +43,7 @@ _C2, _C4, _C6, _C8 = (np.float32((-1) ** (k // 2) / math.factorial(k)) for k in 
 
 
 def make_view(
-    state: Tensor, *, p_mask: float, sigma: float, noise_on_masked: bool, generator: torch.Generator
+    state: Tensor, *, p_mask: float, sigma: float, noise_everywhere: bool, generator: torch.Generator
 ) -> Tensor:
     """Mask coordinates and add noise (Algorithm 1, B8).
 
@@ -51,7 +51,7 @@ def make_view(
         state: [B, S] float32 on the CPU [state features].
         p_mask: Probability of masking a coordinate.
         sigma: Standard deviation of the noise [state features].
-        noise_on_masked: Whether masked coordinates get noise, too.
+        noise_everywhere: Whether masked coordinates get noise, too.
         generator: Source of the key of this view.
 
     Returns:
@@ -60,7 +60,7 @@ def make_view(
     view = torch.empty(state.shape)
     key = torch.randint(2**32, (2,), generator=generator).numpy().astype(np.uint32)
     min_kept = np.int32(round(p_mask * 2**MASK_BITS))
-    _write_view(state.contiguous().numpy(), key, min_kept, np.float32(sigma), noise_on_masked, view.numpy())
+    _write_view(state.contiguous().numpy(), key, min_kept, np.float32(sigma), noise_everywhere, view.numpy())
     return view
 
 
@@ -95,7 +95,7 @@ def _set_sign(x: Any, word: Any) -> Any:  # pragma: no cover  # compiled
 
 @njit(cache=True, nogil=True, fastmath=_FASTMATH_FLAGS, error_model="numpy")
 def _write_view(
-    state: NDArray[Any], key: NDArray[Any], min_kept: Any, sigma: Any, noise_on_masked: bool, view: NDArray[Any]
+    state: NDArray[Any], key: NDArray[Any], min_kept: Any, sigma: Any, noise_everywhere: bool, view: NDArray[Any]
 ) -> None:  # pragma: no cover  # compiled
     """Write the view [B, S] of a state [B, S]."""
     n_rows, width = state.shape
@@ -122,5 +122,5 @@ def _write_view(
             for j in range(width):
                 word = _hash(np.uint32(first_word + np.uint32(j)), key)
                 keep = np.float32(np.int32(word >> _MASK_SHIFT) >= min_kept)
-                noise_factor = _ONE if noise_on_masked else keep
+                noise_factor = _ONE if noise_everywhere else keep
                 view[row, j] = state[row, j] * keep + noise_row[j] * noise_factor

@@ -20,7 +20,7 @@ LAGS = (1, 2, 3, 16, 1251, 8 * 1251, 8 * 1251 + 1)
 
 def make(state: torch.Tensor, *, p_mask: float = 0.0, sigma: float = 1.0, everywhere: bool = True, seed: int = 7):
     generator = torch.Generator().manual_seed(seed)
-    return make_view(state, p_mask=p_mask, sigma=sigma, noise_on_masked=everywhere, generator=generator)
+    return make_view(state, p_mask=p_mask, sigma=sigma, noise_everywhere=everywhere, generator=generator)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_a_view_depends_on_the_state_of_the_generator_only():
     generator, state = torch.Generator().manual_seed(3), torch.randn(40, 9)
 
     def make_next(state: torch.Tensor) -> torch.Tensor:
-        return make_view(state, p_mask=0.2, sigma=0.1, noise_on_masked=True, generator=generator)
+        return make_view(state, p_mask=0.2, sigma=0.1, noise_everywhere=True, generator=generator)
 
     saved = generator.get_state()
     first, second = make_next(state), make_next(state)
