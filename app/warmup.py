@@ -78,10 +78,12 @@ def compile_learner() -> None:
     from emtc_core.envs.registry import get_env_info
     from emtc_core.learner.learner import make_learner
     from emtc_core.learner.recurrence import run_linear_gru
+    from emtc_core.learner.step_rows import StepRows
     from emtc_core.memory.memory import NodeSample
     from emtc_core.threads import configure_threads
 
-    run_linear_gru(nn.Linear(4, 8), nn.GRU(8, 8), torch.zeros(3, 2, 4)).sum().backward()
+    rows = StepRows(np.array([3, 3]), 3)
+    run_linear_gru(nn.Linear(4, 8), nn.GRU(8, 8), torch.zeros(6, 4), rows).sum().backward()
     configure_threads()
     config = resolve(preset="demo", steps=STEPS)
     info = get_env_info(config.env)
