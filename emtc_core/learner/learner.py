@@ -16,6 +16,7 @@ On a GPU, an update with a built-in mixing rule and without an intrinsic reward 
 """
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -32,7 +33,7 @@ from emtc_core.learner.backbones.base import JointValues, Unrolled
 from emtc_core.learner.backbones.value import MIXERS, ValueBackbone
 from emtc_core.learner.captured_update import CapturedUpdates
 from emtc_core.learner.controller import Controller
-from emtc_core.learner.factory import make_backbone, make_intrinsic, make_optimizer, make_target
+from emtc_core.learner.factory import IntrinsicReward, make_backbone, make_intrinsic, make_optimizer, make_target
 from emtc_core.learner.host_network import HostNetwork
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.networks import SequenceBatch, make_sequence_batch
@@ -184,9 +185,10 @@ class ValueLearner:
         seq = make_sequence_batch(batch, agent_id=self._agent_id)
         preparations = [start_task(partial(reward.prepare, seq)) for reward in self._intrinsic]
         online = self.online.unroll(seq, self._generator)
-        for wait in preparations:
-            wait()
-        rewards = [start_task(partial(reward.reward, seq, online, env_step=env_step)) for reward in self._intrinsic]
+        rewards = [
+            start_task(partial(_compute_reward, reward, wait, seq, online, env_step))
+            for reward, wait in zip(self._intrinsic, preparations, strict=True)
+        ]
         taken = self.online.evaluate_taken(online, seq)
         next_values = self._evaluate_next(online, seq, batch.indices)
         incentive = self._compute_incentive(seq, next_values, recalled)
@@ -350,6 +352,18 @@ class ValueLearner:
         ratios = {} if incentive is None or not self._config.uses_gate else gate_ratios(incentive, beta, mask)
         episode_error = losses.error.square().sum(0) / mask.sum(0).clamp_min(1.0)
         return pack_stats(values, ratios=ratios, episode_error=episode_error)
+
+
+def _compute_reward(
+    reward: IntrinsicReward,
+    wait_for_preparation: Callable[[], None],
+    seq: SequenceBatch,
+    online: Unrolled,
+    env_step: int,
+) -> Tensor:
+    """Wait until a reward is prepared and compute it: [T, B]."""
+    wait_for_preparation()
+    return reward.reward(seq, online, env_step=env_step)
 
 
 Learner = ValueLearner | MappoLearner
