@@ -1,7 +1,6 @@
 """Device of a run, its settings for CUDA, and copies between host and device."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -200,22 +199,6 @@ def fetch(tensor: torch.Tensor) -> AsyncCopy:
     arrived = torch.cuda.Event()
     arrived.record()
     return AsyncCopy(value, arrived)
-
-
-def fetch_all(tensors: Sequence[torch.Tensor]) -> list[NDArray[Any]]:
-    """Copy tensors to the host. This waits once for a GPU.
-
-    Source: implementation detail.
-
-    Args:
-        tensors: At least one tensor, each of any shape [unit varies].
-
-    Returns:
-        Arrays of the same shapes, dtypes and units.
-    """
-    copies = [fetch(tensor) for tensor in tensors]
-    copies[-1].wait()  # the copies arrive in their order
-    return [copy.value.numpy() for copy in copies]
 
 
 def copy_state(state: Any) -> Any:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape, make_generator
 from emtc_core.config.memory import MemoryConfig
-from emtc_core.devices import fetch_all, send
+from emtc_core.devices import fetch, send
 from emtc_core.embedder.networks import Embedder, State, Times
 from emtc_core.errors import NonFiniteLossError
 from emtc_core.memory.device_states import DeviceStates
@@ -267,8 +267,7 @@ class EpisodicMemory:
         table, on_device = self._table, None
         if self._device_states:
             state, t = self._device_states.update(table)
-            (x,) = fetch_all([self.embedder.embed(state, t)])
-            on_device = _check_finite(x)
+            x = on_device = _check_finite(fetch(self.embedder.embed(state, t)).wait().numpy())
         else:
             x = self._embed(table.state[: self.size], table.nodes["t"][: self.size])
         table.set_embeddings(x)

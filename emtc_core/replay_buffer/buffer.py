@@ -65,16 +65,6 @@ class BatchSteps:
             self._tensors = self.storage.gather(self.rows)
         return self._tensors
 
-    def select(self, episodes: NDArray[np.integer]) -> "BatchSteps":
-        """Select episodes of the batch.
-
-        Source: implementation detail.
-
-        Args:
-            episodes: [P], indices of episodes in the batch.
-        """
-        return BatchSteps(self.storage, self.rows[:, episodes])
-
     def read_states(self, episodes: NDArray[np.integer], steps: NDArray[np.integer]) -> NDArray[np.float32]:
         """Read states from the host.
 

@@ -14,7 +14,7 @@ from emtc_core.learner.controller import epsilon_greedy
 from emtc_core.learner.learner import IncentiveInputs, ValueLearner, make_learner
 from emtc_core.learner.networks import make_sequence_batch
 from emtc_core.metrics import METRICS
-from emtc_core.replay_buffer.buffer import Batch
+from emtc_core.replay_buffer.buffer import Batch, BatchSteps
 from tests.core.learner_cases import (
     BLOCKS,
     FOOTBALL,
@@ -75,7 +75,7 @@ def test_a_game_has_few_lengths_of_batches_on_a_gpu(limit):
 def take_episodes(batch: Batch, order: list[int]) -> Batch:
     """Take episodes of a batch in another order."""
     fields = {k: v[order] for k, v in vars(batch).items() if isinstance(v, torch.Tensor | np.ndarray)}
-    return replace(batch, steps=batch.steps.select(np.array(order)), **fields)
+    return replace(batch, steps=BatchSteps(batch.steps.storage, batch.steps.rows[:, order]), **fields)
 
 
 @every_scalar_system
