@@ -69,7 +69,7 @@ def show() -> None:
         try:
             plan = sweep.make_plan(config, request, texts.get(NAME, ""))
         except EmtcError as exc:
-            faults |= launch_request.place_faults(exc, [ALSO])
+            faults |= launch_request.assign_faults(exc, [ALSO])
     if not obstacle and (checked_config := config or request.config):
         faults |= _find_start_faults(checked_config)
     elif not faults and not request.choices[MAP]:
@@ -249,7 +249,7 @@ def _find_start_faults(config: RunConfig) -> dict[str, Fault]:
     try:
         check_startable(config)
     except EmtcError as exc:
-        return launch_request.place_faults(exc)
+        return launch_request.assign_faults(exc)
     return {}
 
 
