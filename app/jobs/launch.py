@@ -185,6 +185,15 @@ def estimate(db: Database | None, config: RunConfig) -> Estimate:
     return Estimate(seconds, disk, basis, sum(sizes.values()), gpu_bytes)
 
 
+def describe_speed(basis: str) -> str:
+    """Write the source of the speed of an estimate as a sentence.
+
+    Args:
+        basis: The source, as in `Estimate.basis`.
+    """
+    return "Rough estimate: no finished run to measure from." if basis == TYPICAL_SPEED else f"Assumed speed: {basis}."
+
+
 def spawn(arguments: list[str], log: Path, *, db: Database | None = None) -> subprocess.Popen[bytes]:
     """Start `python -m …` in a new session, so that it continues when this process ends. Its output goes to `log`.
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.jobs.launch_request import (
+    assign_faults,
     check_request,
     describe_field_fault,
     make_texts,
-    place_faults,
     read_texts,
     write_command,
 )
@@ -109,7 +109,7 @@ def test_defaults_that_depend_on_the_length_follow_it():
 
 
 def test_an_error_without_a_setting_stands_at_no_field_and_keeps_its_words():
-    placed = place_faults(StorageError("The disk is full."))
+    placed = assign_faults(StorageError("The disk is full."))
     assert list(placed) == [""]
     assert describe_field_fault("", placed[""]) == "The disk is full."
 
