@@ -58,6 +58,8 @@ _TYPICAL_START_S = 10.0
 """Typical time from the start of a trainer to its first env step on two cores [s]; of the same measurement."""
 _DISK_BYTES_PER_STEP = 150
 _SNAPSHOT_BYTES_PER_NODE = 60
+_TYPICAL_STATE_DIM = 100
+"""Size of the state of an environment whose sizes are unknown before its start."""
 
 
 @dataclass(frozen=True)
@@ -174,15 +176,16 @@ def estimate(db: Database | None, config: RunConfig) -> Estimate:
     seconds, basis = _estimate_duration(db, config)
     steps = config.train.t_max
     info = get_env_info(config.env)
-    state_dim = info.state_dim if info else 100
-    nodes = min(steps, config.memory.capacity) if config.uses_memory else 0
-    snapshots = config.record.snapshots * (
-        nodes * _SNAPSHOT_BYTES_PER_NODE / 2 + 0.5 * 2 * state_dim * min(nodes, 20_000)
-    )
-    disk = steps * (_DISK_BYTES_PER_STEP + 1.5 * state_dim) + snapshots
+    state_dim = info.state_dim if info else _TYPICAL_STATE_DIM
+    step_bytes = steps * (_DISK_BYTES_PER_STEP + 1.5 * state_dim)
+    n_nodes = min(steps, config.memory.capacity) if config.uses_memory else 0
+    mean_nodes = n_nodes / 2  # the memory grows during the training
+    mean_states = min(n_nodes, config.record.snapshot_states) / 2
+    snapshot_bytes = mean_nodes * _SNAPSHOT_BYTES_PER_NODE + mean_states * 2 * state_dim
+    disk_bytes = step_bytes + config.record.snapshots * snapshot_bytes
     sizes = estimate_memory(config, info)
     gpu_bytes = sum(estimate_gpu_memory(config, info).values()) + sizes.get("replay", 0)
-    return Estimate(seconds, disk, basis, sum(sizes.values()), gpu_bytes)
+    return Estimate(seconds, disk_bytes, basis, sum(sizes.values()), gpu_bytes)
 
 
 def describe_speed(basis: str) -> str:
@@ -310,11 +313,9 @@ def _lower_priority(pid: int) -> None:
     """Let the app and the browser run before a trainer on the same machine. A trainer still uses idle cores fully."""
     if os.name != "posix":
         return
-    with suppress(OSError, psutil.Error):  # it has ended
+    with suppress(psutil.Error):  # it has ended
         process = psutil.Process(pid)
         process.nice(max(TRAINER_NICENESS, process.nice()))
-        # Linux may share the processor among sessions first, and the trainer has its own
-        Path(f"/proc/{pid}/autogroup").write_text(str(TRAINER_NICENESS))
 
 
 def _estimate_duration(db: Database | None, config: RunConfig) -> tuple[float, str]:
@@ -322,18 +323,19 @@ def _estimate_duration(db: Database | None, config: RunConfig) -> tuple[float, s
 
     The speed of a finished run includes its start and its evaluations.
     """
-    steps, env, speeds = config.train.t_max, config.env, list[tuple[str, float]]()
-    with suppress(EmtcError):
-        if db is not None:
+    steps, env = config.train.t_max, config.env
+    speeds: list[tuple[str, float]] = []
+    if db is not None:
+        with suppress(EmtcError):
             speeds = list_speeds(db, env=env.name, map=env.map, algo=config.algo, host=socket.gethostname())
-    of_map = [speed for map, speed in speeds if map == env.map]
-    comparable = of_map or [speed for _, speed in speeds]
+    speeds_of_map = [speed for map, speed in speeds if map == env.map]
+    comparable = speeds_of_map or [speed for _, speed in speeds]
     if not comparable:
         speed = _TYPICAL_STEPS_PER_S.get(env.name, _TYPICAL_STEPS_PER_S_OF_OTHERS)
         episode_s = _TYPICAL_EPISODE_S.get(env.name, _TYPICAL_EPISODE_S_OF_OTHERS)
         n_episodes = (1 + steps // config.eval.interval) * config.eval.episodes
         return _TYPICAL_START_S + steps / speed + n_episodes * episode_s, TYPICAL_SPEED
     median = "the speed" if len(comparable) == 1 else "the median speed"
-    kind = "map and algorithm" if of_map else "environment and algorithm, on other maps,"
+    kind = "map and algorithm" if speeds_of_map else "environment and algorithm, on other maps,"
     source = f"{median} of {format_run_count(len(comparable))} of this {kind} that finished here"
     return steps / float(np.median(comparable)), source

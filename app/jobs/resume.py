@@ -32,6 +32,7 @@ from storage.runs.rows import RunRow, check_not_imported, find_run
 from storage.runs.status import allows, check_allowed
 
 ENOUGH_CHECKPOINTS = 2
+"""With this number of usable checkpoints, the run can still resume if one file is damaged."""
 
 
 @dataclass(frozen=True)

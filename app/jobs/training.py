@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import torch
 
-from app.jobs.compilation import log_compilation
 from app.jobs.env_calls import EnvCalls
 from app.jobs.external_env import ExternalEnv, check_fits
 from app.jobs.launch import LOG_NAME
@@ -70,7 +69,7 @@ def train_run(
         token: Owner token of this process. None: this function claims the run.
         signals: The signal handler, if one is already installed. None: this function installs one.
         on_progress: Called with the env step after each round.
-        announce: Called with lines for the user: the planned memory use, and the compilation of kernels.
+        announce: Called with lines for the user: the planned memory use.
         gpu_share: Fraction of the GPU's memory that the run may plan with, if `train.gpu_share` is auto.
 
     Raises:
@@ -81,7 +80,7 @@ def train_run(
         if token is None:
             token = new_token = make_token()
             retry_transient(database, lambda: claim_to_train(database, run_id, new_token))
-        with _record_failures(database, run_id, token, handler), log_compilation(announce):
+        with _record_failures(database, run_id, token, handler):
             config, device = _mark_started(database, run_id, token, gpu_share)
             summary = _train(
                 *(database, run_id, config, device),
