@@ -78,7 +78,7 @@ from app.ui.compared import decided_by_return, read_compared, shared_metrics
 from app.ui.page_state import RUNS, WINDOW, Choice, Choices, Flag, Text
 from app.ui.widgets import canvas, config_form, pin, rate_choice, reference_choice, result_table
 from emtc_core.errors import ConfigError
-from storage.queries.run_search import RunFilter
+from storage.queries.run_search import RunFilter, run_names
 
 _PAGE: Final = "compare"
 _TABS: Final = ("Win rates", MU_W.title, "Statistics", "Settings that differ", "Published results", "Runs")
@@ -146,7 +146,7 @@ def show(run_ids: list[str]) -> None:
 
 def show_newest() -> None:
     """Draw the curves of the newest runs on Home in a grid, if at least one run was evaluated."""
-    newest = list(data.run_names(RunFilter(visibility="drawn", evaluated=True), _N_NEWEST)[0])
+    newest = list(data.cached(run_names, ttl=2)(RunFilter(visibility="drawn", evaluated=True), limit=_N_NEWEST)[0])
     result = _draw_newest(data.database_url(), tuple(newest))
     if result is None:
         return

@@ -19,7 +19,7 @@ from app.ui import data, messages
 from app.ui.page_state import Choice
 from app.ui.widgets import pin, rate_choice, reference_choice, result_table
 from storage.runs.rows import RunRow
-from storage.runs.sweeps import Sweep
+from storage.runs.sweeps import Sweep, sweep_runs
 
 _STUDY: Final = Choice("study", "sweeps")
 _SETTING: Final = Choice(SETTING.parameter, "sweeps")
@@ -44,7 +44,7 @@ _X_NAMES: Final = {"mu-w-by-delta": "log₁₀ δ"}
 
 def show(sweep: Sweep) -> None:
     """Draw the result, and the figure and table of the study that the sweep file names, or of another study."""
-    runs = data.sweep_runs(sweep.id)
+    runs = sweep_runs(data.database(), sweep.id)
     if all(run.win_rate is None for run in runs):
         messages.empty("No run of this sweep has been evaluated yet.", "The result appears after the first evaluation.")
         return
