@@ -52,11 +52,11 @@ def show(memory_map: MemoryMap, side_panel: DeltaGenerator | None = None) -> Non
             "Select a region with *Lasso*, *Box* or *Select view*, or a range of values with *Filter*. Then a table "
             "compares the selected nodes with the others."
         )
-        what_if_panel.show(run, memory_map.snapshot, None)
+        what_if_panel.show(memory_map.choice)
         return
     with st.container() if side_panel is None else side_panel.container():
         _show_selection(run, memory_map, selection, is_selected)
-    what_if_panel.show(run, memory_map.snapshot, np.flatnonzero(is_selected), facts=memory_map.facts)
+    what_if_panel.show(memory_map.choice, np.flatnonzero(is_selected), facts=memory_map.facts)
 
 
 def _show_export(run: RunRow, memory_map: MemoryMap, is_selected: NDArray[np.bool_]) -> None:

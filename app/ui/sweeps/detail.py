@@ -28,7 +28,7 @@ from app.ui.widgets import files, result_table, run_picker
 from emtc_core.errors import ConfigError, EmtcError
 from storage.runs.rows import PRUNED, RunRow, shown_status
 from storage.runs.status import Status
-from storage.runs.sweeps import Sweep
+from storage.runs.sweeps import Sweep, sweep_runs
 
 _SELDOM_USED: Final = ("starting", "paused", "stopping", "pruned")
 """Statuses that are shown only if a run has them."""
@@ -40,7 +40,7 @@ _MAX_COMPARED: Final = 200
 
 def show(sweep: Sweep) -> None:
     """Draw the sweep."""
-    runs = data.sweep_runs(sweep.id)
+    runs = sweep_runs(data.database(), sweep.id)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"### {escape_markdown(sweep.name)}", width="content")
         with st.container(horizontal=True, width="content", gap="small", vertical_alignment="center"):

@@ -16,6 +16,7 @@ from app.ui import data, messages
 from app.ui.page_state import SWEEP, Choice, Text
 from app.ui.widgets import config_form
 from emtc_core.errors import EmtcError, describe_error
+from storage.runs.sweeps import list_sweeps
 
 _TEMPLATE: Final = Choice("template", "sweeps")
 _JOBS: Final = Text("jobs", "sweeps")
@@ -113,7 +114,7 @@ def _show_cost(plan: Plan, jobs: int) -> None:
 
 
 def _show_start_button(plan: Plan, jobs: int) -> None:
-    existing = {sweep.id: sweep for sweep in data.sweep_list()}.get(plan.id)
+    existing = {sweep.id: sweep for sweep in list_sweeps(data.database())}.get(plan.id)
     label = "Start the sweep" if existing is None else "Resume the sweep"
     is_finished = existing is not None and existing.state == "finished" and len(plan.runs) <= len(existing.runs)
     if is_finished:
