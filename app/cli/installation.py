@@ -2,7 +2,8 @@
 
 from dataclasses import asdict
 
-from app.cli.output import AsJson, print_json, print_rows, print_table
+from app.cli.arguments import AsJson
+from app.cli.output import print_json, print_table
 from app.jobs.doctor import run_checks
 from emtc_core.envs.registry import list_envs
 
@@ -20,4 +21,4 @@ def doctor(json: AsJson = False) -> None:
 def envs(json: AsJson = False) -> None:
     """List environments and maps with their sizes, and whether they can be used."""
     rows = [asdict(row) for row in list_envs()]
-    print_rows(rows, title="Environments", empty="No environment is registered.", json=json)
+    print_table(rows, title="Environments", empty="No environment is registered.", json=json)
