@@ -14,19 +14,10 @@ from app.analysis.provenance import describe_runs
 from app.analysis.settings import with_code
 from app.analysis.tables import ROWS_ONLY, TABLE_FORMATS, Table, TableFormat, export_table, make_plain_table
 from app.analysis.variants import list_run_code_warnings
+from app.cli.arguments import DEFAULT_DATABASE, DatabaseUrl, Runs, Where, check_run_count, choose, choose_runs
 from app.cli.evaluate import CheckpointName, read_checkpoint
 from app.cli.export_raw import MARL_EVAL, export_marl_eval, export_raw, find_raw
-from app.cli.output import (
-    DEFAULT_DATABASE,
-    DatabaseUrl,
-    Runs,
-    Where,
-    choose,
-    print_message,
-    print_table,
-    write_result,
-)
-from app.cli.runs import check_run_count, choose_runs
+from app.cli.output import print_message, print_table, write_result
 from app.figures.figure import FigureKind
 from app.figures.image_options import ImageOptions, read_image_options
 from app.figures.named.memories import DivergenceOptions
