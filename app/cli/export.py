@@ -36,7 +36,7 @@ from storage.runs.sweeps import get_sweep, sweep_runs
 ENCODER_TIMING = "encoder-timing"
 _FORMATS = (
     "Figures: svg, pdf, png, html, csv; tables: csv, latex, markdown, parquet; raw: csv, parquet, arrow, marl-eval; "
-    "replays: html, gif, mp4, svg"
+    "replays: html, gif, mp4, svg, png"
 )
 
 
@@ -68,7 +68,9 @@ def export(
     ] = None,
     checkpoint: CheckpointName = "last",
     beside: Annotated[str, typer.Option(help="A second episode for --replay, of the second RUN if two are given")] = "",
-    t: Annotated[int, typer.Option(min=0, help="Step of --replay that an svg shows, or where an html starts")] = 0,
+    t: Annotated[
+        int, typer.Option(min=0, help="Step of --replay that an svg or png shows, or where an html starts")
+    ] = 0,
     db: DatabaseUrl = DEFAULT_DATABASE,
     list_: Annotated[bool, typer.Option("--list", help="List all figures and tables with their options")] = False,
     center: Annotated[str, typer.Option(help=_get_help(SeedResultOptions, "center"))] = "",

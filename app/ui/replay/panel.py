@@ -16,8 +16,7 @@ from streamlit.delta_generator import DeltaGenerator
 from app.analysis.format import escape_markdown, format_count, format_number
 from app.figures.assets import read_asset
 from app.figures.theme import ENDED_STATUSES, Mode
-from app.replay.drawing import MAX_FRAMES
-from app.replay.files import MIME, Format, make_file
+from app.replay.files import MAX_FRAMES, MIME, Format, make_file
 from app.replay.replay import Replay, add_run_names, join_values
 from app.ui import data, messages, view
 from app.ui.live import controls
