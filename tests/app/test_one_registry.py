@@ -69,7 +69,9 @@ def draw_toys(runs: ComparedRuns, options: RateOptions) -> Chart:
     return Chart("toys", "Toys", "seed", (panel,), "One point for each run.", "Toys.")
 
 
-TOYS = TableKind("toys", tabulate_toys, read_comparison, ToyTableOptions, section=PageSection("compare", "Toy statistics"))
+TOYS = TableKind(
+    "toys", tabulate_toys, read_comparison, ToyTableOptions, section=PageSection("compare", "Toy statistics")
+)
 TOY_CHART = FigureKind(
     "toys",
     draw_toys,
