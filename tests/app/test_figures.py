@@ -18,7 +18,7 @@ from app.analysis.selection import NODE_QUANTITIES
 from app.figures.kinds.chart import Chart, Line, Mark, Panel
 from app.figures.kinds.maps import Cloud
 from app.figures.named.live import compute_chance_accuracy
-from app.figures.named.run_charts import (
+from app.figures.run_charts import (
     GATE_METRICS,
     NO_RETURNS,
     compute_wilson_interval,

@@ -29,7 +29,7 @@ from app.figures.kinds.maps import Cloud, Grid, Heatmap
 from app.figures.named.curves import draw_comparison
 from app.figures.named.live import read_returns
 from app.figures.named.memory_map import draw_memory, draw_selection
-from app.figures.named.run_charts import (
+from app.figures.run_charts import (
     GATE_METRICS,
     TRAINING_RATES,
     draw_gate_dynamics,

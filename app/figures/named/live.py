@@ -20,7 +20,7 @@ from app.analysis.x_axes import ENV_STEPS, XAxisName, XValues, read_x_values
 from app.figures.curve_style import smooth_chart
 from app.figures.figure import FigureKind, PageSection, get_single_run
 from app.figures.kinds.chart import Chart, Mark
-from app.figures.named.run_charts import (
+from app.figures.run_charts import (
     FIRST_METRICS,
     GATE_METRICS,
     N_INTERVALS,
