@@ -25,9 +25,9 @@ from app.figures.named.live import (
     RunData,
     read_returns,
 )
-from app.figures.run_charts import ACTIVITY_PANEL, BETA_PANEL, CLOSING_PANEL, FIRST_METRICS, POSITIVE_PANEL
 from app.figures.reference_runs import MAX_REFERENCE_RUNS, add_reference_runs, name_reference_run
 from app.figures.registry import draw_chart, find_figure, list_live_metrics, list_metric_charts, list_sections
+from app.figures.run_charts import ACTIVITY_PANEL, BETA_PANEL, CLOSING_PANEL, FIRST_METRICS, POSITIVE_PANEL
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, messages, run_data
 from app.ui.live import controls
