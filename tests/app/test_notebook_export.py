@@ -29,7 +29,11 @@ from app.figures.kinds.maps import Cloud, Grid, Heatmap
 from app.figures.named.curves import draw_comparison
 from app.figures.named.live import read_returns
 from app.figures.named.memory_map import draw_memory, draw_selection
-from app.figures.named.run_charts import (
+from app.figures.named.trajectories import draw_trajectory
+from app.figures.named.what_if import draw_what_if
+from app.figures.registry import FIGURES, NotebookFigure
+from app.figures.render.plotly_view import to_plotly
+from app.figures.run_charts import (
     GATE_METRICS,
     TRAINING_RATES,
     draw_gate_dynamics,
@@ -37,10 +41,6 @@ from app.figures.named.run_charts import (
     draw_metrics,
     draw_outcomes,
 )
-from app.figures.named.trajectories import draw_trajectory
-from app.figures.named.what_if import draw_what_if
-from app.figures.registry import FIGURES, NotebookFigure
-from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import RED_GREEN
 from app.notebook.export import NOTEBOOK_FORMATS, export_entries, make_recipe
 from app.notebook.markdown import sanitize, to_html
