@@ -1,4 +1,4 @@
-"""Claim runs and start their trainers, and estimate the cost of a run.
+"""Create runs and start their trainers, and estimate the cost of a run.
 
 A trainer is a process that continues when the app ends. App and trainer communicate only through the database.
 """
@@ -8,11 +8,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, overload
+from typing import Final
 
 import numpy as np
 import psutil
@@ -110,8 +109,8 @@ def launch_run(db: Database, config: RunConfig, *, name: str | None = None, laun
     if launch_token and (launched_id := find_launch(db, launch_token)):
         return launched_id
 
-    def create() -> ClaimedRun:
-        token = make_token()
+    token = make_token()
+    try:
         run_id = create_run(
             db,
             config.model_dump(mode="json"),
@@ -121,14 +120,12 @@ def launch_run(db: Database, config: RunConfig, *, name: str | None = None, laun
             versions=library_versions(),
             token=token,
         )
-        return ClaimedRun(run_id, resume=False, token=token)
-
-    try:
-        return claim_and_start(db, create).run_id
     except RunStateError:
         if launch_token and (launched_id := find_launch(db, launch_token)):  # a second click was faster
             return launched_id
         raise
+    start_trainer(db, ClaimedRun(run_id, resume=False, token=token))
+    return run_id
 
 
 def launch_demo(db: Database, *, launch_token: str | None = None) -> str:
@@ -233,77 +230,40 @@ def start_warmup(log: Path) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class StartedTrainer:
-    """A claimed run and the process that trains it."""
-
-    claim: ClaimedRun
-    process: subprocess.Popen[bytes]
-
-    @property
-    def run_id(self) -> str:
-        """The run."""
-        return self.claim.run_id
-
-
-@overload
-def claim_and_start(
+def start_trainer(
     db: Database,
-    claim: Callable[[], ClaimedRun],
-    *,
-    for_worker: bool = ...,
-    gpu_share: float = ...,
-    lowers_priority: bool = ...,
-) -> StartedTrainer: ...
-@overload
-def claim_and_start(
-    db: Database,
-    claim: Callable[[], ClaimedRun | None],
-    *,
-    for_worker: bool = ...,
-    gpu_share: float = ...,
-    lowers_priority: bool = ...,
-) -> StartedTrainer | None: ...
-def claim_and_start(
-    db: Database,
-    claim: Callable[[], ClaimedRun | None],
+    claim: ClaimedRun,
     *,
     for_worker: bool = False,
     gpu_share: float = 1.0,
     lowers_priority: bool = True,
-) -> StartedTrainer | None:
-    """Claim a run and start its trainer. The trainer owns the run by the token of the claim.
+) -> subprocess.Popen[bytes]:
+    """Start the trainer of a claimed run and return its process. The trainer owns the run by the token of the claim.
 
     Args:
         db: An open database.
-        claim: Claims a run: a new one, a stopped or lost one, or the next one of the queue. None: there is none.
+        claim: The run.
         for_worker: A signal to the trainer, or the end of this process, returns the run to the queue instead of
             stopping it.
         gpu_share: Fraction of the GPU's memory that the run may plan with, if `train.gpu_share` is auto.
         lowers_priority: The app and the browser run before the trainer on the same machine.
 
-    Returns:
-        The run and the process of its trainer, or None if no run was claimed.
-
     Raises:
         StorageError: If the process cannot be started. The run is marked failed then.
     """
-    claimed = claim()
-    if claimed is None:
-        return None
-    options = ["--token", claimed.token, *(["--resume"] if claimed.resume else [])]
+    options = ["--token", claim.token, *(["--resume"] if claim.resume else [])]
     options += ["--worker", str(os.getpid())] if for_worker else []
     options += ["--gpu-share", str(gpu_share)] if gpu_share < 1 else []
-    command = ["app.cli.main", "train-worker", claimed.run_id, *options]
+    command = ["app.cli.main", "train-worker", claim.run_id, *options]
     try:
-        process = spawn(command, run_folder(db, claimed.run_id) / LOG_NAME, db=db)
+        process = spawn(command, run_folder(db, claim.run_id) / LOG_NAME, db=db)
     except OSError as exc:
-        message = f"The trainer of run {claimed.run_id} could not be started: {exc.strerror or exc}."
-        finish_run(db, claimed.run_id, "failed", error=message, token=claimed.token)
+        message = f"The trainer of run {claim.run_id} could not be started: {exc.strerror or exc}."
+        finish_run(db, claim.run_id, "failed", error=message, token=claim.token)
         raise StorageError(message) from exc
     if lowers_priority:
         _lower_priority(process.pid)
-    return StartedTrainer(claimed, process)
+    return process
 
 
 def _lower_priority(pid: int) -> None:
