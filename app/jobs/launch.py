@@ -56,7 +56,15 @@ _TYPICAL_EPISODE_S_OF_OTHERS = 1.25
 _TYPICAL_START_S = 10.0
 """Typical time from the start of a trainer to its first env step on two cores [s]; of the same measurement."""
 _DISK_BYTES_PER_STEP = 150
+_DISK_BYTES_PER_STATE_VALUE = 1.5
+"""A step stores its state, compressed."""
 _SNAPSHOT_BYTES_PER_NODE = 60
+_MAX_SNAPSHOT_STATES = 20_000
+"""A snapshot stores the states of at most this number of nodes, with two bytes per value."""
+_MEAN_FILLING = 0.5
+"""The memory grows during the run: the mean number of nodes of a snapshot is half of the last one."""
+_TYPICAL_STATE_DIM = 100
+"""Assumed if the environment is not imported here."""
 
 
 @dataclass(frozen=True)
@@ -169,17 +177,16 @@ def find_trainer(row: RunRow) -> psutil.Process | None:
 def estimate(db: Database | None, config: RunConfig) -> Estimate:
     """Estimate the duration, disk space and memory of a run, from finished runs of this machine if there are any."""
     seconds, basis = _estimate_duration(db, config)
-    steps = config.train.t_max
     info = get_env_info(config.env)
-    state_dim = info.state_dim if info else 100
-    nodes = min(steps, config.memory.capacity) if config.uses_memory else 0
-    snapshots = config.record.snapshots * (
-        nodes * _SNAPSHOT_BYTES_PER_NODE / 2 + 0.5 * 2 * state_dim * min(nodes, 20_000)
+    memory_bytes = estimate_memory(config, info)
+    gpu_bytes = estimate_gpu_memory(config, info)
+    return Estimate(
+        seconds,
+        _estimate_disk(config, state_dim=info.state_dim if info else _TYPICAL_STATE_DIM),
+        basis,
+        memory_bytes=sum(memory_bytes.values()),
+        gpu_bytes=sum(gpu_bytes.values()) + memory_bytes.get("replay", 0),
     )
-    disk = steps * (_DISK_BYTES_PER_STEP + 1.5 * state_dim) + snapshots
-    sizes = estimate_memory(config, info)
-    gpu_bytes = sum(estimate_gpu_memory(config, info).values()) + sizes.get("replay", 0)
-    return Estimate(seconds, disk, basis, sum(sizes.values()), gpu_bytes)
 
 
 def describe_speed(basis: str) -> str:
@@ -277,14 +284,25 @@ def _lower_priority(pid: int) -> None:
         Path(f"/proc/{pid}/autogroup").write_text(str(TRAINER_NICENESS))
 
 
+def _estimate_disk(config: RunConfig, *, state_dim: int) -> float:
+    """Estimate the rows of the transitions and the snapshots of the memory [bytes]."""
+    steps = config.train.t_max
+    n_nodes = min(steps, config.memory.capacity) if config.uses_memory else 0
+    state_bytes = 2 * state_dim * min(n_nodes, _MAX_SNAPSHOT_STATES)
+    snapshot_bytes = _MEAN_FILLING * (n_nodes * _SNAPSHOT_BYTES_PER_NODE + state_bytes)
+    step_bytes = _DISK_BYTES_PER_STEP + _DISK_BYTES_PER_STATE_VALUE * state_dim
+    return steps * step_bytes + config.record.snapshots * snapshot_bytes
+
+
 def _estimate_duration(db: Database | None, config: RunConfig) -> tuple[float, str]:
     """Estimate the duration [s] from comparable finished runs, or from typical values; return also the source.
 
     The speed of a finished run includes its start and its evaluations.
     """
-    steps, env, speeds = config.train.t_max, config.env, list[tuple[str, float]]()
-    with suppress(EmtcError):
-        if db is not None:
+    steps, env = config.train.t_max, config.env
+    speeds: list[tuple[str, float]] = []
+    if db is not None:
+        with suppress(EmtcError):
             speeds = list_speeds(db, env=env.name, map=env.map, algo=config.algo, host=socket.gethostname())
     of_map = [speed for map, speed in speeds if map == env.map]
     comparable = of_map or [speed for _, speed in speeds]

@@ -197,9 +197,15 @@ class WorkerLoop:
             lowers_priority: The app and the browser run before the trainers.
             env_modules: Modules of environments that trainers may import. Other runs stay in the queue.
         """
-        self._db, self._jobs, self._leave, self._announce = db, jobs, leave, announce
-        self._sweep_id, self._at_most = sweep_id, at_most
-        self._update_search, self._on_progress, self._lowers_priority = update_search, on_progress, lowers_priority
+        self._db = db
+        self._jobs = jobs
+        self._leave = leave
+        self._announce = announce
+        self._sweep_id = sweep_id
+        self._at_most = at_most
+        self._update_search = update_search
+        self._on_progress = on_progress
+        self._lowers_priority = lowers_priority
         self._gpu_share = 1 / max(1, min(jobs, n_runs or jobs))
         self._claimer = RunClaimer(db)
         self._eligibility = EligibilityCheck(db, env_modules=env_modules)
