@@ -151,23 +151,17 @@ def require_run(title: str) -> RunRow:
 
 
 def links(run_id: str, name: str) -> None:
-    """Draw the name of a run and the links to its pages. Call this inside a horizontal container."""
-    name_link(run_id, name)
-    page_links(run_id)
+    """Draw the name of a run as the link to its overview, and the links to Live, Memory and Replay.
 
-
-def name_link(run_id: str, name: str) -> None:
-    """Draw the name of a run as the link to its overview. Call this inside a horizontal container."""
+    Call this inside a horizontal container.
+    """
+    parameters = view.link({RUN.name: run_id})
     st.page_link(
-        "../pages/run.py", label=f"**{escape_markdown(name)}**", query_params=view.link({RUN.name: run_id}),
+        "../pages/run.py", label=f"**{escape_markdown(name)}**", query_params=parameters,
         width="content", help="Settings, code and machine of this run, and a button that clones it",
     )  # fmt: skip
-
-
-def page_links(run_id: str) -> None:
-    """Draw the links to Live, Memory and Replay of a run. Call this inside a horizontal container."""
     for page, label, icon in _PAGE_LINKS:
-        st.page_link(f"../pages/{page}.py", label=label, icon=icon, query_params=view.link({RUN.name: run_id}))
+        st.page_link(f"../pages/{page}.py", label=label, icon=icon, query_params=parameters)
 
 
 def show_run_links(page: str, run_ids: Sequence[str]) -> None:

@@ -175,15 +175,17 @@ def _find_outlier(run: RunRow) -> "Outlier | None":
 
 
 def _get_outlier_view(run: RunRow) -> dict[str, str]:
-    outlier, snapshots = _find_outlier(run), _import_memory_data().list_snapshots(run.id)
+    outlier = _find_outlier(run)
     if outlier is None:
         return {}
-    snapshot_id, created_at = int(snapshots["id"].iloc[-1]), str(snapshots["created_at"].iloc[-1])
+    snapshots = _import_memory_data().list_snapshots(run.id)
+    snapshot_id = int(snapshots["id"].iloc[-1])
+    created_at = str(snapshots["created_at"].iloc[-1])
     coordinates = _import_memory_data().get_pca(snapshot_id, created_at).coordinates
     x, y = coordinates[outlier.row].tolist()
     width = _VIEW_WIDTH * float(coordinates[:, 0].max() - coordinates[:, 0].min())
-    view = {"snap": str(snapshot_id), "color": "h", "camera": f"{x:.6g},{y:.6g},{width:.6g}"}
-    return view | {MARK.name: str(outlier.slot)}
+    camera = f"{x:.6g},{y:.6g},{width:.6g}"
+    return {"snap": str(snapshot_id), "color": "h", "camera": camera, MARK.name: str(outlier.slot)}
 
 
 def _get_outlier_point(run: RunRow) -> dict[str, str]:
