@@ -84,9 +84,13 @@ def _show_list(page: str, current_id: str | None) -> None:
         args=(page,),
     )
     matching = data.run_page(RunFilter(text=text or ""), sort="-created", limit=LISTED)
-    if text or matching.total > len(matching.frame):
-        count = f"{format_count(len(matching.frame))} of " if matching.total > len(matching.frame) else ""
-        st.caption(f"{count}{format_count(matching.total)} {'match' if text else 'runs are listed, the newest'}.")
+    n_listed = len(matching.frame)
+    is_shortened = matching.total > n_listed
+    if text or is_shortened:
+        count = format_count(matching.total)
+        if is_shortened:
+            count = f"{format_count(n_listed)} of {count}"
+        st.caption(f"{count} {'match' if text else 'runs are listed, the newest'}.")
     rows = data.rows_of(matching.frame)
     sweep_names = data.sweep_names(tuple(sorted({str(row["sweep_id"]) for row in rows if row["sweep_id"]})))
     groups: dict[str, list[dict[str, Any]]] = {}
