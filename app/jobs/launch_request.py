@@ -67,9 +67,9 @@ def is_field(name: str) -> bool:
     return name in CHOICES or name in _FIELD_OF_SETTING or "." in name
 
 
-def read_texts(given: Texts) -> dict[str, str]:
+def select_texts(parameters: Mapping[str, str]) -> dict[str, str]:
     """Select the fields of the form from URL parameters."""
-    texts = {name: text.strip()[:MAX_CHARACTERS] for name, text in given.items() if is_field(name)}
+    texts = {name: text.strip()[:MAX_CHARACTERS] for name, text in parameters.items() if is_field(name)}
     return {_FIELD_OF_SETTING.get(key, key): text for key, text in texts.items()}
 
 

@@ -260,7 +260,8 @@ def _plan_trials(plan: Plan, search: OptunaSearch) -> Iterator[SweepRun]:
         ConfigError: If a bound or a choice of the space is not a valid value, or the metric is unknown.
     """
     for key, space in search.space.items():
-        for value in space if isinstance(space, tuple) else (space.low, space.high):
+        values = space if isinstance(space, tuple) else (space.low, space.high)
+        for value in values:
             make_trial(plan, 0, {key: as_setting(key, value)})
     if search.metric not in (*EVALUATION_QUANTITIES, *METRICS):
         hint = suggest(search.metric, [*EVALUATION_QUANTITIES, *METRICS])
@@ -330,9 +331,8 @@ def _list_cells(file: SweepFile) -> Iterator[Combination]:
         for point, sample in product(grid, _draw_samples(file)):
             varied = {**point, **sample}
             label = _make_label(file, map, algo, name, varied)
-            yield Combination(
-                map, algo, name, {**varied, **variant_settings}, label, variant.preset if variant else None
-            )
+            preset = variant.preset if variant else None
+            yield Combination(map, algo, name, {**varied, **variant_settings}, label, preset)
 
 
 def _draw_samples(file: SweepFile) -> list[dict[str, Leaf]]:

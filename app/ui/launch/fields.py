@@ -28,7 +28,7 @@ _PER_ROW: Final = 3
 
 def read_texts() -> dict[str, str]:
     """Read the texts from the URL if the page is opened with some, else from the session."""
-    url_texts = launch_request.read_texts(_FIELDS.read())
+    url_texts = launch_request.select_texts(_FIELDS.read())
     is_opened = _PAGE_MARKER not in st.session_state
     if _FORM not in st.session_state or (is_opened and url_texts):
         st.session_state[_FORM] = url_texts

@@ -54,17 +54,20 @@ _LABELS = {
 def show() -> None:
     """Draw the form. The start button is enabled only while everything is valid."""
     texts = fields.read_texts()
-    rows = data.env_list()
+    env_maps = data.env_list()
     maps: dict[str, list[str]] = {}
-    for row in rows:
-        maps.setdefault(row.env, []).append(row.map)
-    obstacles = {row.env: row.reason for row in rows if not row.available}
+    for env_map in env_maps:
+        maps.setdefault(env_map.env, []).append(env_map.map)
+    obstacles = {env_map.env: env_map.reason for env_map in env_maps if not env_map.available}
     request = launch_request.check_request(texts, maps)
     _show_unknown_fields(texts)
     _show_choices(texts, request, maps, obstacles)
     obstacle = obstacles.get(request.choices[ENV], "")
-    config, rule_keys = (None, frozenset[str]()) if obstacle else success_rule.choose(texts, request, maps)
-    faults, plan = dict(request.faults), None
+    config, rule_keys = None, frozenset[str]()
+    if not obstacle:
+        config, rule_keys = success_rule.choose(texts, request, maps)
+    faults = dict(request.faults)
+    plan = None
     if config is not None and (request.other_algos or len(request.seeds) > 1) and not faults:
         try:
             plan = sweep.make_plan(config, request, texts.get(NAME, ""))

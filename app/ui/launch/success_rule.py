@@ -54,7 +54,7 @@ def choose(
         if rule == _BY_RETURN:
             with right:
                 answer[THRESHOLD] = _choose_threshold(texts, request, config)
-    if not answer.get(THRESHOLD, "-"):
+    if rule == _BY_RETURN and not answer[THRESHOLD]:
         return None, KEYS
     return launch_request.check_request({**texts, **answer}, maps).config, KEYS
 
