@@ -28,7 +28,7 @@ Leaf = bool | int | float | str
 Study = Literal["lambda-heatmap", "tau-study", "augmentation", "delta-embedder", "ablation", "learning-curves"]
 MOST_SEEDS = 100
 _MAX_FAULTS = 20
-_WHAT = "sweep file"
+_SOURCE_NAME = "sweep file"
 _FOLDER = files("app.jobs.sweeps").joinpath("templates")
 _TOP_LEVEL_KEYS = {
     "seed": "seeds = 3",
@@ -191,28 +191,34 @@ class SweepFile(ConfigSection):
             raise SettingError(Fault("optuna", rule=rule, hint="Remove [grid], [[variant]] and [random]."))
         for key, values in (("seeds", self.seeds), ("map", self.map), ("algo", self.algo)):
             if len(values) > 1:
-                rule, hint = (
-                    "must have one value if the file has [optuna]",
-                    "Train the best trial with more afterwards.",
-                )
+                rule = "must have one value if the file has [optuna]"
+                hint = "Train the best trial with more afterwards."
                 raise SettingError(Fault(key, values, rule, hint))
         return self
 
     @model_validator(mode="after")
-    def _check_places(self) -> "SweepFile":
+    def _check_tables(self) -> "SweepFile":
         """Refuse a setting in two tables, and a setting that has a key at the top of the file."""
-        searched = {**(self.random.ranges if self.random else {}), **(self.optuna.space if self.optuna else {})}
-        for key in [*self.common, *self.grid, *searched, *(key for v in self.variant for key in v.changes)]:
+        for key in [*self.common, *self.list_varied_settings()]:
             if key in _TOP_LEVEL_KEYS:
                 rule = f"must be set at the top of a sweep file: {_TOP_LEVEL_KEYS[key]}"
                 raise SettingError(Fault(key, rule=rule))
-        tables = [set(self.common), set(self.grid), set(searched)]
-        repeated = [key for i, table in enumerate(tables) for key in sorted(table) if any(key in t for t in tables[:i])]
+        n_tables = Counter([*self.common, *self.grid, *self._list_searched_settings()])
+        repeated = [key for key, n in n_tables.items() if n > 1]
         if repeated:
-            raise SettingError(
-                *(Fault(key, rule="must be in only one of [set], [grid], [random], [optuna]") for key in repeated)
-            )
+            rule = "must be in only one of [set], [grid], [random], [optuna]"
+            raise SettingError(*(Fault(key, rule=rule) for key in repeated))
         return self
+
+    def list_varied_settings(self) -> list[str]:
+        """List the settings that vary between the runs. A setting of several variants is listed several times."""
+        of_variants = [key for variant in self.variant for key in variant.changes]
+        return [*self.grid, *self._list_searched_settings(), *of_variants]
+
+    def _list_searched_settings(self) -> list[str]:
+        ranges = self.random.ranges if self.random else {}
+        space = self.optuna.space if self.optuna else {}
+        return [*dict.fromkeys([*ranges, *space])]
 
 
 def read_sweep_file(path: Path) -> SweepFile:
@@ -230,7 +236,7 @@ def parse_sweep(text: str) -> SweepFile:
     Raises:
         ConfigError: With all faults of the text.
     """
-    return _validate(parse_toml(text, _WHAT))
+    return _validate(parse_toml(text, _SOURCE_NAME))
 
 
 def change_settings(file: SweepFile, settings: Sequence[str] = (), *, steps: int | None = None) -> SweepFile:
@@ -247,12 +253,9 @@ def change_settings(file: SweepFile, settings: Sequence[str] = (), *, steps: int
     changes = parse_overrides(settings) | ({"train.t_max": steps} if steps is not None else {})
     if not changes:
         return file
-    searched = {**(file.random.ranges if file.random else {}), **(file.optuna.space if file.optuna else {})}
-    varied = {*file.grid, *searched, *(key for v in file.variant for key in v.changes)}
-    if varied & changes.keys():
-        raise ConfigError(
-            *(Fault(key, rule="varies between the runs of the sweep file") for key in sorted(varied & changes.keys()))
-        )
+    conflicts = sorted(changes.keys() & set(file.list_varied_settings()))
+    if conflicts:
+        raise ConfigError(*(Fault(key, rule="varies between the runs of the sweep file") for key in conflicts))
     content = file.model_dump(by_alias=True, exclude_unset=True)
     content["set"] = dict(file.common)
     for key, value in changes.items():
@@ -272,12 +275,13 @@ def _validate(tree: Mapping[str, Any]) -> SweepFile:
             faults[_MAX_FAULTS:] = [Fault(rule=f"There are {len(faults) - _MAX_FAULTS:,} more faults")]
         raise ConfigError(*faults) from exc
     except RecursionError as exc:
-        raise ConfigError("is nested too deeply", key=_WHAT) from exc
+        raise ConfigError("is nested too deeply", key=_SOURCE_NAME) from exc
 
 
 def write_sweep_file(file: SweepFile) -> str:
     """Write a sweep file as TOML. `parse_sweep` of the text gives an equal file."""
-    content = {key: value for key, value in file.model_dump(mode="json").items() if value not in (None, "", [], {})}
+    all_values = file.model_dump(mode="json")
+    content = {key: value for key, value in all_values.items() if value not in (None, "", [], {})}
     tables = {key: content.pop(key) for key in ("set", "grid", "random", "optuna") if key in content}
     variants = content.pop("variant", [])
     for name in ("random", "optuna"):
@@ -315,7 +319,8 @@ def _read_faults(exc: ValidationError) -> list[Fault]:
         path = [str(part) for part in details["loc"] if not isinstance(part, int)]
         setting = _find_setting(path)
         cause = details.get("ctx", {}).get("error")
-        for fault in cause.faults if isinstance(cause, SettingError) else (_make_fault(details, path, setting),):
+        new_faults = cause.faults if isinstance(cause, SettingError) else [_make_fault(details, path, setting)]
+        for fault in new_faults:
             # Pydantic reports an error for each type that a value may have. The first one is about its own type.
             key = setting or fault.key
             faults.setdefault((key, "" if setting else fault.rule), replace(fault, key=key))
@@ -324,10 +329,12 @@ def _read_faults(exc: ValidationError) -> list[Fault]:
 
 def _find_setting(path: list[str]) -> str:
     """Return the setting at a path of the file, or "" if the path is a key of the file itself."""
-    parts_before_setting = {"set": 1, "grid": 1, "random": 2, "optuna": 2, "variant": 2}
-    n = parts_before_setting.get(path[0], 0) if path else 0
-    table = path[1:n]
-    return path[n] if n and len(path) > n and (not table or table[0] in ("set", "ranges", "space")) else ""
+    table, *parts = path or [""]
+    if table in ("set", "grid") and parts:
+        return parts[0]
+    if table in ("random", "optuna", "variant") and len(parts) > 1 and parts[0] in ("set", "ranges", "space"):
+        return parts[1]
+    return ""
 
 
 def _make_fault(details: ErrorDetails, path: list[str], setting: str) -> Fault:
@@ -368,10 +375,8 @@ def _flatten_ranges(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]
 
 def list_templates() -> dict[str, SweepFile]:
     """List the templates by name: first those for a laptop (`-demo`), then those of the paper."""
-    names = sorted(
-        (file.name.removesuffix(".toml") for file in _FOLDER.iterdir() if file.name.endswith(".toml")),
-        key=lambda name: (not name.endswith("-demo"), name),
-    )
+    names = [file.name.removesuffix(".toml") for file in _FOLDER.iterdir() if file.name.endswith(".toml")]
+    names.sort(key=lambda name: (not name.endswith("-demo"), name))
     return {name: parse_sweep(read_template(name)) for name in names}
 
 
