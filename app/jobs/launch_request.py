@@ -4,6 +4,7 @@ The fields are the choices of the form (preset, algorithm, ...) and all settings
 default. Each fault is assigned to a field, so that the form can show it there.
 """
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,9 +90,9 @@ def check_request(texts: Texts, maps: Mapping[str, Sequence[str]]) -> Request:
     """
     faults: dict[str, Fault] = {}
     choices = _read_choices(texts, maps, faults)
-    steps = _parse(STEPS, texts, faults, lambda text: parse_count(text, "train.t_max")) if texts.get(STEPS) else None
-    seeds = _parse(SEEDS, {SEEDS: texts.get(SEEDS) or DEFAULTS[SEEDS]}, faults, parse_seeds) or [1]
-    algos = _parse(ALSO, texts, faults, parse_algos) if texts.get(ALSO) else None
+    steps = _parse(STEPS, texts.get(STEPS), faults, lambda text: parse_count(text, "train.t_max"))
+    seeds = _parse(SEEDS, texts.get(SEEDS) or DEFAULTS[SEEDS], faults, parse_seeds) or [1]
+    algos = _parse(ALSO, texts.get(ALSO), faults, parse_algos) or []
     settings = _read_settings(texts, faults)
     if steps is not None:
         try:
@@ -107,10 +108,16 @@ def check_request(texts: Texts, maps: Mapping[str, Sequence[str]]) -> Request:
     try:
         config = _resolve(choices, steps, settings, seed=seeds[0])
     except ConfigError as exc:
-        faults |= place_faults(exc, settings) | faults
-    is_valid = not faults and choices[MAP]
-    also = tuple(algo for algo in algos or () if algo != choices[ALGO])
-    return Request(choices, defaults, faults, config if is_valid else None, tuple(seeds), also, usual_steps)
+        faults = place_faults(exc, settings) | faults  # the fault of a text explains more than that of its value
+    return Request(
+        choices=choices,
+        defaults=defaults,
+        faults=faults,
+        config=config if not faults and choices[MAP] else None,
+        seeds=tuple(seeds),
+        other_algos=tuple(algo for algo in algos if algo != choices[ALGO]),
+        default_steps=usual_steps,
+    )
 
 
 def place_faults(error: EmtcError, keys: Iterable[str] = ()) -> dict[str, Fault]:
@@ -161,14 +168,15 @@ def parse_seeds(text: str) -> list[int]:
     """
     seeds: list[int] = []
     for part in text.replace(" ", "").split(","):
-        first, dash, last = part.partition("-")
-        if not (first.isdecimal() and first.isascii() and (not dash or (last.isdecimal() and last.isascii()))):
+        match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
+        if match is None:
             raise ConfigError("must be written as 1, 1,2,5 or 1-5", key="seed", value=text)
-        if len(first) > 10 or len(last) > 10 or not int(first) <= int(last or first) < 2**31:
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not first <= last < 2**31:
             raise ConfigError("must be in increasing order and below 2147483648", key="seed", value=text)
-        if int(last or first) - int(first) >= MOST_SEEDS:
+        if last - first >= MOST_SEEDS:
             raise ConfigError(f"must be at most {MOST_SEEDS} seeds", key="seed", value=text)
-        seeds += range(int(first), int(last or first) + 1)
+        seeds += range(first, last + 1)
     distinct = list(dict.fromkeys(seeds))
     if len(distinct) > MOST_SEEDS:
         raise ConfigError(f"must be at most {MOST_SEEDS} seeds", key="seed", value=text)
@@ -182,17 +190,10 @@ def find_unused_settings(texts: Texts, request: Request) -> frozenset[str]:
         texts: Field → text.
         request: The checked request.
     """
-
-    def is_set(key: str, value: str) -> bool:
-        return texts.get(key, format_argument(request.defaults.get(key))) == value
-
-    unused = {
-        name
-        for key, value, prefix in _UNUSED_IF
-        if is_set(key, value)
-        for name in request.defaults
-        if name.startswith(prefix) and name != key
-    }
+    unused: set[str] = set()
+    for key, value, prefix in _UNUSED_IF:
+        if texts.get(key, format_argument(request.defaults.get(key))) == value:
+            unused |= {name for name in request.defaults if name.startswith(prefix) and name != key}
     return frozenset(unused)
 
 
@@ -241,11 +242,10 @@ def find_changed_settings(settings: Mapping[str, Value]) -> list[str]:
 def write_command(texts: Texts) -> str:
     """Write the command that starts a request with its first seed."""
     flags = {ENV: "--env", MAP: "--map", ALGO: "--algo", STEPS: "--steps", SEEDS: "--seed", NAME: "--name"}
-    words = [
-        "emtc",
-        "train",
-        *(word for name, flag in flags.items() if texts.get(name) for word in (flag, texts[name])),
-    ]
+    words = ["emtc", "train"]
+    for name, flag in flags.items():
+        if texts.get(name):
+            words += [flag, texts[name]]
     for key in (PRESET, *(key for key in texts if key not in CHOICES)):
         if key in texts:
             words += ["--set", f"{key}={texts[key]}"]
@@ -278,10 +278,12 @@ def _make_name_fault(key: str, name: str, options: Sequence[str]) -> Fault:
     return Fault(key, name, "must be a name that exists", suggest(name, options))
 
 
-def _parse(name: str, texts: Texts, faults: dict[str, Fault], parse: Callable[[str], T]) -> T | None:
-    """Parse the text of a field, or add a fault and return None."""
+def _parse(name: str, text: str | None, faults: dict[str, Fault], parse: Callable[[str], T]) -> T | None:
+    """Parse the text of a field. Return None if it is empty, or add its fault and return None."""
+    if not text:
+        return None
     try:
-        return parse(texts[name])
+        return parse(text)
     except ConfigError as exc:
         faults[name] = exc.faults[0]
         return None
