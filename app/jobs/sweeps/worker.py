@@ -216,7 +216,7 @@ class WorkerLoop:
         self._last_error: str | None = None
         self._file_missing_at: float | None = None
         self._heartbeat_at = self._reminded_at = -math.inf
-        self.done: list[EndedRun] = []
+        self._ended: list[EndedRun] = []
 
     def run(self, *, once: bool) -> list[EndedRun]:
         """Train runs until a signal arrives or, with `once`, until no run is left to claim.
@@ -240,7 +240,7 @@ class WorkerLoop:
             return False
 
         self._run_until(must_end)
-        return self.done
+        return self._ended
 
     def run_sweep(self, sweep_id: str) -> Sweep:
         """Train the runs of the loop's sweep until all have ended, on this or another machine, or a signal arrives.
@@ -260,8 +260,9 @@ class WorkerLoop:
         def must_end(is_queue_empty: bool) -> bool:
             sweep = read()
             self._on_progress(sweep)
-            left = [run for run in sweep.runs if run.status not in ENDED and run.run_id not in self._rejected_ids]
-            only_rejected = bool(self._rejected_ids) and not left and len(sweep.runs) >= sweep.trials
+            open_ids = {run.run_id for run in sweep.runs if run.status not in ENDED}
+            has_all_trials = len(sweep.runs) >= sweep.trials
+            only_rejected = bool(self._rejected_ids) and open_ids <= self._rejected_ids and has_all_trials
             return not self._trainers and (sweep.has_nothing_to_start or only_rejected)
 
         self._run_until(must_end)
@@ -349,9 +350,10 @@ class WorkerLoop:
     def _claim_run(self) -> ClaimedRun | None:
         """Claim the next run that this machine can train. Others are left to other machines or marked as failed."""
         while (claim := self._claim_next()) is not None:
-            if message := self._eligibility.reject(claim):
+            rejection = self._eligibility.reject(claim)
+            if rejection is not None:
                 self._rejected_ids.add(claim.run_id)
-                self._announce(message)
+                self._announce(rejection)
             elif self._can_start(claim):
                 return claim
             else:
@@ -383,7 +385,7 @@ class WorkerLoop:
             if trainer.process.poll() is None:
                 continue
             try:
-                retry_transient(self._db, partial(self._give_back, trainer.claim))
+                retry_transient(self._db, partial(self._requeue_or_fail, trainer.claim))
             except StorageError as error:  # a long outage or a deleted run must not end the worker
                 self._report_error(str(error))
                 if is_transient(self._db, error):
@@ -391,7 +393,7 @@ class WorkerLoop:
             del self._trainers[trainer.claim.run_id]
             self._report_end(trainer.claim)
 
-    def _give_back(self, claim: ClaimedRun) -> None:
+    def _requeue_or_fail(self, claim: ClaimedRun) -> None:
         """Return a run to the queue whose trainer has ended without a message, or mark it as failed.
 
         Raises:
@@ -428,7 +430,7 @@ class WorkerLoop:
         except EmtcError as error:  # the run is deleted, or the database does not answer
             self._announce(str(error))
             return
-        self.done.append(EndedRun(row.id, row.status, row.env_steps))
+        self._ended.append(EndedRun(row.id, row.status, row.env_steps))
         reason = f" {row.error}" if row.error else ""
         self._announce(f"Run {row.id} is {row.status} at step {row.env_steps:,}.{reason}")
 
@@ -439,9 +441,10 @@ class WorkerLoop:
         self._last_error = message
 
 
-def summarize(done: list[EndedRun]) -> str:
+def summarize(ended: list[EndedRun]) -> str:
     """Summarize the runs of a worker in one sentence."""
-    if not done:
+    if not ended:
         return "No run waited for this worker."
-    counts = ", ".join(f"{n} {status}" for status, n in sorted(Counter(run.status for run in done).items()))
-    return f"This worker had {len(done)} run(s): {counts}."
+    n_runs = Counter(run.status for run in ended)
+    counts = ", ".join(f"{n_runs[status]} {status}" for status in sorted(n_runs))
+    return f"This worker had {len(ended)} run(s): {counts}."
