@@ -9,7 +9,7 @@ from sqlalchemy import insert, update
 from app.jobs.resume import CheckpointStatus, examine_checkpoints
 from app.ui import run_data
 from app.ui.live.controls import EVENTS, describe_checkpoints, describe_resumes
-from app.ui.page_state import OPENED_BOX
+from app.ui.page_url import OPENED_BOX
 from app.ui.run_data import LiveCurves
 from emtc_core.checkpoint_file import CheckpointCheck, name_checkpoint, write_checkpoint
 from storage.engine import Database

@@ -14,8 +14,8 @@ from app.jobs import resume
 from app.jobs.resume import BulkResult, resume_runs, stop_runs
 from app.ui import data, messages, run_data, view
 from app.ui.home import selection
-from app.ui.page_state import RUNS, set_to_stored
-from app.ui.widgets import run_picker
+from app.ui.page_state import RUNS
+from app.ui.widgets import config_form, run_picker
 from emtc_core.errors import EmtcError
 from storage.queries.run_search import RunFilter, list_filter_options, matching_ids, runs_by_id
 from storage.runs.labels import LONGEST_NOTE, VisibilityAction, edit_run, note_runs, set_visibility, tag_runs
@@ -218,7 +218,7 @@ def _show_note_form(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:
     run = rows[0] if len(rows) == 1 else None
     suffix = ids[0] if run else "many"
     if run:
-        set_to_stored({f"name-{suffix}": str(run["name"]), f"note-{suffix}": str(run["notes"])})
+        config_form.set_to_stored({f"name-{suffix}": str(run["name"]), f"note-{suffix}": str(run["notes"])})
         st.text_input("Name", key=f"name-{suffix}", max_chars=200, persist_state="session")
     label = "Note" if run else "Line to append to each note"
     st.text_area(label, key=f"note-{suffix}", max_chars=LONGEST_NOTE, persist_state="session")

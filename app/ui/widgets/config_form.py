@@ -176,3 +176,16 @@ def _show_setting(info: FieldInfo, default: str, text: str | None, bind: Bind, *
     else:
         bound = bind(info, text, default, str)
         st.text_input(label, **bound, help=help_text, placeholder=default or "not set", disabled=is_disabled)
+
+
+def set_to_stored(values: Mapping[str, object]) -> None:
+    """Set the fields of a form to stored values. What a user has typed but not saved stays until these values change.
+
+    Args:
+        values: Key of a widget with `persist_state="session"` → stored value.
+    """
+    key = f"stored-{next(iter(values))}"
+    if st.session_state.get(key) != values:
+        st.session_state[key] = dict(values)
+        for widget_key, value in values.items():
+            st.session_state[widget_key] = value
