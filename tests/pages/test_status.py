@@ -135,7 +135,7 @@ def test_the_speed_is_of_the_last_minute_and_starts_again_after_a_pause_and_afte
         (5, 1450, "running"),
     ):
         now += seconds
-        curves.observe(SimpleNamespace(env_steps=env_steps, live_status=status))
+        curves.record_progress(SimpleNamespace(env_steps=env_steps, live_status=status))
         speeds.append(curves.steps_per_second())
     assert (speeds[1], speeds[14]) == (100.0, 10.0)
     assert speeds[15:] == [None, None, 20.0, None, 20.0]

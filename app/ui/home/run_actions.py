@@ -73,14 +73,14 @@ def _show_outcome() -> None:
 def _select_scope(ids: Sequence[str], run_filter: RunFilter, sort: str, total: int) -> list[str]:
     """Draw the number of selected runs and a checkbox that selects all matching runs; return the selected ids."""
     with st.container(horizontal=True, vertical_alignment="center"):
-        place = st.empty()
+        count = st.empty()
         select_all = total > len(ids) and st.checkbox(
             f"Select all {total:,} matching runs",
             key=f"every-{selection.table_key()}",
             help="Also selects the runs on other pages of the table.",
         )
     selected = matching_ids(data.database(), run_filter, sort=sort) if select_all else list(ids)
-    place.markdown(f"**{format_run_count(len(selected))} selected**")
+    count.markdown(f"**{format_run_count(len(selected))} selected**")
     return selected
 
 
@@ -177,17 +177,27 @@ def _describe(verb: str, result: BulkResult) -> str:
 def _show_visibility_button(
     rows: Sequence[dict[str, Any]],
     column: str,
-    put: tuple[VisibilityAction, str, str],
-    restore: tuple[VisibilityAction, str, str],
+    do: tuple[VisibilityAction, str, str],
+    undo: tuple[VisibilityAction, str, str],
 ) -> None:
-    """Draw the button that hides or archives runs; if all of them are hidden or archived, the button that undoes it."""
-    put_ids = [str(row["id"]) for row in rows if _is_null(row[column])]
-    restore_ids = [str(row["id"]) for row in rows if not _is_null(row[column])]
-    (action, label, icon), ids = (put, put_ids) if put_ids else (restore, restore_ids)
+    """Draw the button that hides or archives runs; if all of them are hidden or archived, the button that undoes it.
+
+    Args:
+        rows: The runs.
+        column: Column with the time at which a run was hidden or archived.
+        do: Action, label and icon of the button that hides or archives.
+        undo: Action, label and icon of the button that undoes it.
+    """
+    ids = [str(row["id"]) for row in rows if _is_null(row[column])]
+    action, label, icon = do
+    if not ids:
+        ids = [str(row["id"]) for row in rows]
+        action, label, icon = undo
     _show_button(action, label, icon, ids, lambda: _set_visibility(ids, action))
 
 
 def _is_null(value: object) -> bool:
+    """Return whether a value is None, NaN or NaT. The last two are not equal to themselves."""
     return value is None or value != value
 
 

@@ -159,7 +159,7 @@ def _show_facts(run: RunRow) -> None:
 def _describe_training_time(run: RunRow) -> str:
     if run.started_at is None:
         return "not yet" if imported_label(run.config) is None else "by another program"
-    return f"from {format_time(run.started_at)}, for {format_duration(run_data.training_s(run))}"
+    return f"from {format_time(run.started_at)}, for {format_duration(run_data.get_training_s(run))}"
 
 
 def _link_family(run: RunRow) -> str:
@@ -185,7 +185,7 @@ def _show_code(run: RunRow) -> None:
         st.code(write_command(make_texts(run.config)), language=None, wrap_lines=True)
     if run.versions:
         st.caption(f"Versions: {escape_markdown(list_libraries(run.versions))}")
-        if text := run_data.code_changes(run):
+        if text := run_data.read_code_changes(run):
             with st.expander("Uncommitted changes", icon=":material/difference:"):
                 st.code(text, language="diff", height=320)
     if run.tags:
