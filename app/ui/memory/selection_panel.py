@@ -14,7 +14,6 @@ from app.analysis.neighborhoods import measure_neighbor_agreement
 from app.analysis.samples import describe_whole
 from app.analysis.selection import NodeSelection, has_place, list_nodes, tabulate_selection
 from app.analysis.tables import TableFormat, export_table, make_plain_table
-from app.figures.figure import NO_OPTIONS
 from app.figures.named.memory_map import SelectedNodes
 from app.figures.registry import draw_chart
 from app.ui.memory import atlas, snapshot_map, what_if_panel
@@ -85,7 +84,7 @@ def _show_selection(memory_map: MemoryMap, selection: NodeSelection, is_selected
         escape_markdown(f"{selection.description}. The URL stores the selection; a pin stores it in the notebook.")
     )
     nodes = SelectedNodes(snapshot, is_selected, is_on_map, run.name, selection.description)
-    chart = draw_chart("memory-selection", nodes, NO_OPTIONS)
+    chart = draw_chart("memory-selection", nodes)
     means = tabulate_selection(snapshot, is_selected, is_on_map)
     table = pd.DataFrame(
         {
