@@ -264,7 +264,7 @@ def _confirm_deletion(contents: Mapping[str, object]) -> None:
     """Ask on the terminal whether the runs with these contents are to be deleted.
 
     Raises:
-        Abort: If the answer is no.
+        Abort: If the user declines.
     """
     if len(contents) == 1:
         [(run_id, content)] = contents.items()

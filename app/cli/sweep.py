@@ -120,7 +120,7 @@ def sweep(
 
 
 def _continue_stored(db: str, plan: Plan, n_at_once: int, *, cluster: Cluster | None, json: bool) -> int:
-    """Continue a stored sweep. A sweep in the background is such a command, too."""
+    """Continue a stored sweep. A sweep in the background is a process that does this."""
     if cluster is None:
         check_fitting_runs([run.config for run in plan.runs], n_at_once)
     with _connect(cluster, db) as ray:
