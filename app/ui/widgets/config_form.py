@@ -6,6 +6,8 @@ to the field would use the value before.
 
 from typing import Final
 
+from collections.abc import Mapping
+
 import streamlit as st
 
 from app.analysis.format import escape_markdown
