@@ -18,7 +18,7 @@ from storage.queries.episode_search import EpisodePage
 from storage.queries.episodes import Order
 from storage.runs.rows import RunRow
 
-LISTED = 200
+EPISODES_PER_PAGE = 200
 """Episodes per page of the list."""
 _MAX_DIGITS = 18
 _WAS_LIST = "replay_was_list"
@@ -32,7 +32,7 @@ class ChoiceKeys:
 
     episode: Choice  # number of a training episode
     play: Choice  # an evaluation episode, as the text "<env step>-<episode>"
-    find: Text
+    search: Text
     source: Choice
     page: Integer
     order: Choice
@@ -47,7 +47,7 @@ class ChoiceKeys:
 FIRST = ChoiceKeys(
     EPISODE,
     PLAY,
-    find=Text("find", "replay"),
+    search=Text("find", "replay"),
     source=Choice("source", "replay"),
     page=Integer("episodes_page", "replay", default=1, low=1),
     order=Choice("episode_order", "replay"),
@@ -56,7 +56,7 @@ FIRST = ChoiceKeys(
 SECOND = ChoiceKeys(
     Choice("beside", "replay", in_url_as_default=True),
     Choice("beside_play", "replay", in_url_as_default=True),
-    find=Text("beside_find", "replay"),
+    search=Text("beside_find", "replay"),
     source=Choice("beside_source", "replay"),
     page=Integer("beside_page", "replay", default=1, low=1),
     order=Choice("beside_order", "replay"),
@@ -75,7 +75,7 @@ _FIND_HELP = (
 )
 
 
-def choose(run: RunRow, bar: DeltaGenerator, keys: ChoiceKeys, *, is_list: bool = False) -> Replay | None:
+def choose_episode(run: RunRow, bar: DeltaGenerator, keys: ChoiceKeys, *, is_list: bool = False) -> Replay | None:
     """Draw the choice of an episode and read the episode.
 
     Args:
@@ -97,7 +97,7 @@ def choose(run: RunRow, bar: DeltaGenerator, keys: ChoiceKeys, *, is_list: bool 
 
     if st.session_state.get(_WAS_LIST, is_list) != is_list and not keys.is_second:
         # Widgets of another kind do not keep the values of the former ones, so the values of the URL are set again.
-        for parameter in (keys.source, keys.find, keys.order, keys.episode, keys.play, keys.page):
+        for parameter in (keys.source, keys.search, keys.order, keys.episode, keys.play, keys.page):
             st.session_state.pop(parameter.key, None)
     if not keys.is_second:
         st.session_state[_WAS_LIST] = is_list
@@ -161,15 +161,19 @@ def _choose_training(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_
 
 def _read_training_page(run: RunRow, text: str, order: Order, offset: int, n_replayable: int | None) -> EpisodePage:
     """Read one page of the list. If only some episodes can be replayed, they are first."""
-    page = data.episode_page(run.id, text, order_by=order, limit=LISTED, offset=offset)
+    page = data.episode_page(run.id, text, order_by=order, limit=EPISODES_PER_PAGE, offset=offset)
     if n_replayable is None or n_replayable >= page.recorded:
         return page
-    return data.episode_page(run.id, text, order_by=order, limit=LISTED, offset=offset, replayable_first=True)
+    return data.episode_page(
+        run.id, text, order_by=order, limit=EPISODES_PER_PAGE, offset=offset, replayable_first=True
+    )
 
 
 def _choose_evaluation(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_list: bool) -> Replay | None:
     text = _draw_search_field(keys, keys.play, is_list)
-    page = _read_list_page(keys, lambda offset: data.playback_page(run.id, text, limit=LISTED, offset=offset))
+    page = _read_list_page(
+        keys, lambda offset: data.playback_page(run.id, text, limit=EPISODES_PER_PAGE, offset=offset)
+    )
     labels = {
         f"{row['env_step']}-{row['episode']}": (
             f"step {format_count(row['env_step'])}, {row['episode']} · {_describe_outcome(run, row)}"
@@ -200,7 +204,7 @@ def _choose_evaluation(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, i
 def _draw_search_field(keys: ChoiceKeys, parameter: Choice, is_list: bool) -> str:
     text = st.text_input(
         "Find",
-        **keys.find.bind(partial(_reset, keys, parameter)),
+        **keys.search.bind(partial(_reset, keys, parameter)),
         type="search",
         placeholder="won return>5",
         help=_FIND_HELP,
@@ -220,11 +224,11 @@ def _reset(keys: ChoiceKeys, parameter: Choice) -> None:
 def _read_list_page(keys: ChoiceKeys, read: Callable[[int], EpisodePage]) -> EpisodePage:
     """Read the selected page, or the last one if there are fewer pages. `read` takes the offset."""
     number = keys.page.read() or 1
-    page = read((number - 1) * LISTED)
-    last = max(1, -(-page.total // LISTED))
+    page = read((number - 1) * EPISODES_PER_PAGE)
+    last = max(1, -(-page.total // EPISODES_PER_PAGE))
     if number <= last:
         return page
-    return read((keys.page.read_page(last) - 1) * LISTED)
+    return read((keys.page.read_page(last) - 1) * EPISODES_PER_PAGE)
 
 
 def _show_empty(message: DeltaGenerator, text: str, advice: str) -> None:
@@ -234,9 +238,9 @@ def _show_empty(message: DeltaGenerator, text: str, advice: str) -> None:
 
 def _show_count(keys: ChoiceKeys, page: EpisodePage) -> None:
     """Draw the number of episodes and the page numbers of a list."""
-    n_pages = max(1, -(-page.total // LISTED))
+    n_pages = max(1, -(-page.total // EPISODES_PER_PAGE))
     number = st.pagination(**keys.page.bind_pages(n_pages), max_visible_pages=3) if n_pages > 1 else 1
-    first = (number - 1) * LISTED + 1
+    first = (number - 1) * EPISODES_PER_PAGE + 1
     rows = f"{format_count(first)}–{format_count(first + len(page.frame) - 1)} of " if n_pages > 1 else ""
     count = (
         f"{format_count(page.total)} of {format_count(page.recorded)} episodes match"
