@@ -87,19 +87,22 @@ def pack_payload(meta: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generi
 
 def _pack_side(side: EpisodeView, layout: EpisodeLayout, number: int, arrays: Arrays) -> Meta:
     """Add the arrays of an episode to `arrays`, named by its number; return its other values."""
-    n_agents = 0
-    if side.actions is not None:
-        n_agents = side.actions.shape[1]
-        arrays[f"{number}-action"] = side.actions
-    meta: Meta = {
+    scene = layout.scene
+    values: dict[str, Any] = vars(scene) | vars(layout)
+    del values["scene"]
+    values |= {
+        "action": side.actions,
         "actions": [vars(style) for style in style_actions(side.action_names, count_actions(side))],
-        "agents": n_agents,
+        "agents": 0 if side.actions is None else side.actions.shape[1],
+        "frames": layout.frames,
+        "units": layout.units,
+        "cells": None if scene.walkable is None else scene.walkable.shape,
+        "legend": [team._asdict() for team in layout.legend],
     }
-    for name, value in vars(layout).items():
+    meta: Meta = {}
+    for name, value in values.items():
         if isinstance(value, np.ndarray):
             arrays[f"{number}-{name}"] = value
-        elif name == "legend":
-            meta[name] = [team._asdict() for team in layout.legend]
         else:
             meta[name] = value
     return meta
