@@ -49,6 +49,7 @@ from emtc_core.envs.scene import Scene
 Color = tuple[float, float, float, float]
 
 _PX_PER_INCH = 100
+_PNG_DPI = 200
 _POINTS_PER_PX = 72 / _PX_PER_INCH
 # Sizes of the figure are in inches. The keys of these dictionaries are the number of episodes.
 _FIGURE_WIDTH = {1: 7.2, 2: 10.0}
@@ -91,12 +92,13 @@ def draw_image(
         episode_figure.move(frame)
         title = replace_unprintable(f"{episode_figure.title}, t = {frame:g}")
         keywords = [replace_unprintable(source) for source in sources]
+        file = io.BytesIO()
         if format == "svg":
             metadata = {"Title": title, "Keywords": keywords, "Date": None}
+            episode_figure.figure.savefig(file, format="svg", metadata=metadata)
         else:
             metadata = {"Title": title, "Keywords": "; ".join(keywords)}
-        file = io.BytesIO()
-        episode_figure.figure.savefig(file, format=format, metadata=metadata)
+            episode_figure.figure.savefig(file, format="png", metadata=metadata, dpi=_PNG_DPI)
     return file.getvalue()
 
 
@@ -272,7 +274,7 @@ class FieldArtist:
         for number, artist in enumerate(artists):
             ax.add_collection(artist, autolim=False)
             artist.set_zorder(3 + number)
-        px_to_display = ax.figure.dpi_scale_trans.frozen().scale(1 / _PX_PER_INCH)
+        px_to_display = Affine2D().scale(1 / _PX_PER_INCH) + ax.figure.dpi_scale_trans
         self._labels.set_transform(px_to_display)
         self._label_outlines.set_transform(px_to_display)
         self.moving: list[Artist] = list(artists)
