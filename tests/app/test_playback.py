@@ -248,17 +248,17 @@ def test_moments_begin_and_end_with_the_episode_and_are_bounded(frames, count):
 
 def test_two_sides_have_one_clock_one_frame_and_the_values_of_both():
     header = read_header(make_payload([make_episode(5, title="one"), make_episode(9, title="two")], start=99))
-    meta, arrays = header["meta"], {entry["name"]: entry for entry in header["arrays"]}
+    meta, arrays = header["meta"], {entry["name"] for entry in header["arrays"]}
     assert (meta["frames"], meta["start"]) == (9, 8)
     assert [side["frames"] for side in meta["sides"]] == [5, 9]
     assert meta["sides"][0]["bounds"] == meta["sides"][1]["bounds"]
     assert [panel["title"] for panel in meta["panels"]] == ["Δ_mem", "β", "H", "reward", "health", "actions"]
     first, second = meta["panels"][0]["lines"]
-    assert (first["name"], first["side"], first["dash"]) == ("A", 0, None)
-    assert (second["name"], second["side"]) == ("B", 1)
+    assert (first["name"], first["group"], first["dash"]) == ("A", "A", None)
+    assert (second["name"], second["group"]) == ("B", "B")
     assert second["dash"]
-    assert (arrays[first["array"]]["size"], arrays[second["array"]]["size"]) == (4, 8)
-    assert {"0-position", "1-position", "0-target", "1-action"} <= set(arrays)
+    assert (len(first["y"]), len(second["y"])) == (4, 8)
+    assert {"0-position", "1-position", "0-target", "1-action"} <= arrays
 
 
 def test_a_payload_is_named_by_all_that_it_holds():

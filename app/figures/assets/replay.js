@@ -20,7 +20,8 @@ export default function playback({ data, parentElement }) {
     self.sides = meta.sides.map((side, number) => ({ ...side, hovered: -1, arrays: selectArrays(arrays, number) }))
     self.panels = meta.panels.map((panel) => ({
       ...panel,
-      lines: panel.lines.map((line) => ({ ...line, x: arrays.t, y: arrays[line.array] })),
+      // lines have no legend entries: the titles and the teams above have the same dashes and colors
+      lines: panel.lines.map((line) => ({ ...line, label: panel.title, side: Math.max(0, meta.names.indexOf(line.group)) })),
     }))
     buildSides(self)
   }
