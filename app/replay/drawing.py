@@ -9,6 +9,7 @@ import io
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import ceil
 from typing import Literal
 
 import matplotlib as mpl
@@ -139,7 +140,7 @@ class EpisodeFigure:
         chart = join_values(sides)
         has_actions = any(count_actions(side) for side in sides)
         n_panels = len(chart.panels) + has_actions
-        n_rows = -(-n_panels // _MAX_PANEL_COLUMNS[len(sides)])
+        n_rows = ceil(n_panels / _MAX_PANEL_COLUMNS[len(sides)])
         width = _FIGURE_WIDTH[len(sides)]
         field_width = (width - 2 * _MARGIN - (len(sides) - 1) * _FIELD_GAP) / len(sides)
         field_height = max(_compute_field_height(layout, field_width, len(sides)) for layout in layouts)
@@ -163,7 +164,7 @@ class EpisodeFigure:
                 self._parts.append(_Strip(ax, layout))
         self._clock = self._grid.write(width - _MARGIN, 0.2, "", align="right")
         if n_panels:
-            n_columns = -(-n_panels // n_rows)  # as in the player: no row is shorter than needed
+            n_columns = ceil(n_panels / n_rows)  # as in the player: no row is shorter than needed
             self._add_panels(chart, n_panels, n_columns, panels_top, width)
         self.moving: list[Artist] = [artist for part in self._parts for artist in part.moving] + [self._clock]
         for artist in self.moving:

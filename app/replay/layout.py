@@ -253,17 +253,35 @@ def crop_fields(sides: Sequence[EpisodeView]) -> list[tuple[float, float, float,
     is_one_field = len({(scene.bounds, scene.title) for scene in scenes}) == 1
     if is_one_field and all(side.has_units for side in sides):
         positions = np.concatenate([scene.position.reshape(-1, 2) for scene in scenes])
-        return [_crop(positions, scenes[0].bounds)] * len(scenes)
-    return [crop_field(scene) for scene in scenes]
+        return [crop_field(positions, scenes[0].bounds)] * len(scenes)
+    return [crop_field(scene.position.reshape(-1, 2), scene.bounds) for scene in scenes]
 
 
-def crop_field(scene: Scene) -> tuple[float, float, float, float]:
-    """Crop the field to the units of an episode with a margin, so that units are drawn as large as possible.
+def crop_field(
+    positions: NDArray[np.float32], bounds: tuple[float, float, float, float]
+) -> tuple[float, float, float, float]:
+    """Crop a field to the positions [n, 2] of units with a margin, so that the units are drawn as large as possible.
 
     Returns:
-        x0, y0, x1, y1 [field units].
+        x0, y0, x1, y1 of a rectangle inside `bounds` [field units].
     """
-    return _crop(scene.position.reshape(-1, 2), scene.bounds)
+    if not len(positions):
+        x0, y0, x1, y1 = bounds
+        return float(x0), float(y0), float(x1), float(y1)
+    low, high = np.array(bounds[:2], float), np.array(bounds[2:], float)
+    first, last = positions.min(axis=0), positions.max(axis=0)
+    center = (first + last) / 2
+    width = high[0] - low[0]
+    half_size = np.maximum((last - first) / 2 + MARGIN * width, MIN_HALF_SIZE * width)
+    half_size[0] = max(half_size[0], half_size[1] * MIN_ASPECT)
+    half_size[1] = max(half_size[1], half_size[0] / MAX_ASPECT)
+    # Move the rectangle into the field, then cut what is still outside.
+    start, end = center - half_size, center + half_size
+    start += np.maximum(low - start, 0) - np.maximum(end - high, 0)
+    end = start + 2 * half_size
+    x0, y0 = np.maximum(start, low).tolist()
+    x1, y1 = np.minimum(end, high).tolist()
+    return x0, y0, x1, y1
 
 
 def _lay_out_episode(
@@ -344,26 +362,3 @@ def _abbreviate(kinds: Iterable[str]) -> dict[str, str]:
         return dict.fromkeys(names, "")
     first_letters = [name[:1] for name in names]
     return {name: name[: 1 + (first_letters.count(name[:1]) > 1)] for name in names}
-
-
-def _crop(
-    positions: NDArray[np.float32], bounds: tuple[float, float, float, float]
-) -> tuple[float, float, float, float]:
-    """Return x0, y0, x1, y1 of a rectangle inside `bounds` that contains all positions [n, 2]."""
-    if not len(positions):
-        x0, y0, x1, y1 = bounds
-        return float(x0), float(y0), float(x1), float(y1)
-    low, high = np.array(bounds[:2], float), np.array(bounds[2:], float)
-    first, last = positions.min(axis=0), positions.max(axis=0)
-    center = (first + last) / 2
-    width = high[0] - low[0]
-    half_size = np.maximum((last - first) / 2 + MARGIN * width, MIN_HALF_SIZE * width)
-    half_size[0] = max(half_size[0], half_size[1] * MIN_ASPECT)
-    half_size[1] = max(half_size[1], half_size[0] / MAX_ASPECT)
-    # Move the rectangle into the field, then cut what is still outside.
-    start, end = center - half_size, center + half_size
-    start += np.maximum(low - start, 0) - np.maximum(end - high, 0)
-    end = start + 2 * half_size
-    x0, y0 = np.maximum(start, low).tolist()
-    x1, y1 = np.minimum(end, high).tolist()
-    return x0, y0, x1, y1
