@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from typing import Any
 
 import streamlit as st
@@ -137,11 +138,12 @@ def _choose_training(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_
     page = _read_list_page(keys, lambda offset: _read_training_page(run, text, order, offset, n_replayable))
     rows = data.rows_of(page.frame)
     replayable = data.replayable_episodes(run.id, tuple(int(row["episode"]) for row in rows))
-    labels = {
-        str(row["episode"]): f"{format_count(row['episode'])} · {_describe_outcome(run, row)}"
-        f"{'' if int(row['episode']) in replayable else ' · states not stored'}"
-        for row in rows
-    }
+    labels: dict[str, str] = {}
+    for row in rows:
+        label = f"{format_count(row['episode'])} · {_describe_outcome(run, row)}"
+        if int(row["episode"]) not in replayable:
+            label += " · states not stored"
+        labels[str(row["episode"])] = label
     default = next((key for key in labels if int(key) in replayable), None)
     url_episode = keys.episode.read() or ""
     if url_episode not in labels and _is_number(url_episode):
@@ -202,13 +204,14 @@ def _choose_evaluation(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, i
 
 
 def _draw_search_field(keys: ChoiceKeys, parameter: Choice, is_list: bool) -> str:
+    width = 170 if keys.is_second else 220
     text = st.text_input(
         "Find",
         **keys.search.bind(partial(_reset, keys, parameter)),
         type="search",
         placeholder="won return>5",
         help=_FIND_HELP,
-        width="stretch" if is_list else 170 if keys.is_second else 220,
+        width="stretch" if is_list else width,
         label_visibility="visible" if is_list else "collapsed",
     )
     return text or ""
@@ -225,10 +228,14 @@ def _read_list_page(keys: ChoiceKeys, read: Callable[[int], EpisodePage]) -> Epi
     """Read the selected page, or the last one if there are fewer pages. `read` takes the offset."""
     number = keys.page.read() or 1
     page = read((number - 1) * EPISODES_PER_PAGE)
-    last = max(1, -(-page.total // EPISODES_PER_PAGE))
-    if number <= last:
+    n_pages = _count_pages(page)
+    if number <= n_pages:
         return page
-    return read((keys.page.read_page(last) - 1) * EPISODES_PER_PAGE)
+    return read((keys.page.read_page(n_pages) - 1) * EPISODES_PER_PAGE)
+
+
+def _count_pages(page: EpisodePage) -> int:
+    return max(1, ceil(page.total / EPISODES_PER_PAGE))
 
 
 def _show_empty(message: DeltaGenerator, text: str, advice: str) -> None:
@@ -238,16 +245,17 @@ def _show_empty(message: DeltaGenerator, text: str, advice: str) -> None:
 
 def _show_count(keys: ChoiceKeys, page: EpisodePage) -> None:
     """Draw the number of episodes and the page numbers of a list."""
-    n_pages = max(1, -(-page.total // EPISODES_PER_PAGE))
+    n_pages = _count_pages(page)
     number = st.pagination(**keys.page.bind_pages(n_pages), max_visible_pages=3) if n_pages > 1 else 1
-    first = (number - 1) * EPISODES_PER_PAGE + 1
-    rows = f"{format_count(first)}–{format_count(first + len(page.frame) - 1)} of " if n_pages > 1 else ""
-    count = (
-        f"{format_count(page.total)} of {format_count(page.recorded)} episodes match"
-        if page.total < page.recorded
-        else f"{format_count(page.recorded)} episodes"
-    )
-    st.caption(f"{rows}{count}.")
+    if page.total < page.recorded:
+        count = f"{format_count(page.total)} of {format_count(page.recorded)} episodes match"
+    else:
+        count = f"{format_count(page.recorded)} episodes"
+    if n_pages > 1:
+        first = (number - 1) * EPISODES_PER_PAGE + 1
+        last = first + len(page.frame) - 1
+        count = f"{format_count(first)}–{format_count(last)} of {count}"
+    st.caption(f"{count}.")
 
 
 def _select(
