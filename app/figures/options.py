@@ -24,7 +24,7 @@ from emtc_core.config.values import find_count
 from emtc_core.errors import ConfigError
 
 ProjectionMethod = Literal["pca", "tsne", "umap", "axes"]
-METHOD_NAMES: Final[dict[ProjectionMethod, str]] = {"axes": "Axes", "pca": "PCA", "tsne": "t-SNE", "umap": "UMAP"}
+METHOD_NAMES: Final[dict[str, str]] = {"axes": "Axes", "pca": "PCA", "tsne": "t-SNE", "umap": "UMAP"}
 
 
 @dataclass(frozen=True)
