@@ -110,7 +110,7 @@ class Options(BaseModel):
         return cls.list_options()[name]
 
     @classmethod
-    def read(cls, values: Mapping[str, Any], *, owner: str = "") -> Self:
+    def read(cls, values: Mapping[str, Any], *, owner: str = "figure") -> Self:
         """Validate values from a command, a script, a URL or a notebook entry, by their public names.
 
         Args:
@@ -167,7 +167,7 @@ def convert_with(read: Callable[[Any], Any]) -> BeforeValidator:
     def convert(value: Any) -> Any:
         try:
             return read(value)
-        except (AttributeError, KeyError, TypeError) as exc:
+        except (AttributeError, KeyError, OverflowError, TypeError) as exc:
             raise ValueError(str(exc)) from exc
 
     return BeforeValidator(convert)
