@@ -141,15 +141,15 @@ def _keep_selected_rows(page: RunPage, run_filter: RunFilter, sort: str) -> tupl
     The selection stores row numbers. New runs appear on top of the refreshed table and would move the selection to
     other runs. A changed filter, order or page clears the selection, and so does the deletion of a listed run.
     """
-    view = repr((run_filter, sort, _PAGE_NUMBER.read()))
+    listing = repr((run_filter, sort, _PAGE_NUMBER.read()))
     if selection.get_selected_rows():
-        ids = selection.get_listed_ids(view)
+        ids = selection.get_listed_ids(listing)
         frame = runs_by_id(data.database(), ids)
         if ids and len(frame) == len(ids):
             return ids, frame
         selection.clear_selection()
     ids = page.frame["id"].tolist()
-    selection.set_listed_ids(view, ids)
+    selection.set_listed_ids(listing, ids)
     return ids, page.frame
 
 
