@@ -54,7 +54,6 @@ def show_page() -> None:
         messages.error(exc)
         st.markdown("Set the environment variable `EMTC_DB` to another database and restart the app.")
         st.stop()
-    garbage.freeze_imported_modules()
     run_data.compile_ahead(data.app_url())
     login.show_account()
     messages.show_read_only_notice()
@@ -64,6 +63,7 @@ def show_page() -> None:
     with messages.guarded():
         page.run()
     page_url.finish_page()
+    garbage.freeze_imported_modules()
 
 
 if __name__ == "__main__":

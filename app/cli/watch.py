@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_message, printable
+from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl
+from app.cli.output import print_json, print_message, print_text
 from app.jobs.alerts import STOPPABLE, Alert, Kind, Messenger, describe_alert, list_alerts, stop_alerted_runs
 from emtc_core.errors import StorageError
 from storage.engine import check_not_read_only, open_database
@@ -28,25 +29,25 @@ def watch(
     if once:
         _print_alerts(list_alerts(database), json=json)
         return
-    earlier = list_alerts(database)
-    reported_keys = {alert.key for alert in earlier}
+    earlier_alerts = list_alerts(database)
+    reported_keys = {alert.key for alert in earlier_alerts}
     print_message(
         f"Watching {database.safe_url}. {len(reported_keys)} earlier alerts are not repeated. Stop with Ctrl+C."
     )
-    for message in stop_alerted_runs(database, earlier, kinds):
+    for message in stop_alerted_runs(database, earlier_alerts, kinds):
         print_message(message)
     while True:
         time.sleep(every)
         try:
-            new = [alert for alert in list_alerts(database) if alert.key not in reported_keys]
+            new_alerts = [alert for alert in list_alerts(database) if alert.key not in reported_keys]
         except StorageError as error:
             print_message(str(error))
             continue
-        reported_keys |= {alert.key for alert in new}
-        _print_alerts(new, json=json)
-        for message in stop_alerted_runs(database, new, kinds):
+        reported_keys |= {alert.key for alert in new_alerts}
+        _print_alerts(new_alerts, json=json)
+        for message in stop_alerted_runs(database, new_alerts, kinds):
             print_message(message)
-        if not messenger.send(new):
+        if not messenger.send(new_alerts):
             print_message("The alerts could not be sent. Check the address in EMTC_NOTIFY and the network.")
 
 
@@ -55,10 +56,15 @@ def _print_alerts(alerts: list[Alert], *, json: bool) -> None:
         if json:
             print_json(asdict(alert) | {"severity": alert.severity})
         else:
-            typer.echo(f"{alert.at:%Y-%m-%d %H:%M:%S} {alert.severity} {printable(describe_alert(alert))}")
+            print_text(f"{alert.at:%Y-%m-%d %H:%M:%S} {alert.severity} {describe_alert(alert)}\n")
 
 
 def _read_kinds(text: str) -> list[Kind]:
+    """Parse the value of `--stop-on`.
+
+    Raises:
+        BadParameter: If it contains another name than those of alerts that can stop a run.
+    """
     names = [part.strip() for part in text.split(",") if part.strip()]
     kinds: list[Kind] = [kind for kind in STOPPABLE if kind in names]
     if len(kinds) != len(set(names)):

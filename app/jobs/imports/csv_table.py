@@ -6,7 +6,7 @@ episodes. An export of W&B has the x axis in its first column and columns "RUN -
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -28,24 +28,24 @@ _OPTIONAL: Final = {"return_std": "return_std", "length": "length_mean", "episod
 _WANDB_COLUMN: Final = re.compile(r"(?P<run>.+) - (?P<metric>[^ ].*?)(?P<edge>__MIN|__MAX)?")
 
 
-def read_csv(place: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
+def read_csv(file: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
     """Read the runs of a table.
 
     Raises:
         ConfigError: If the file is not a table with the required columns.
     """
     try:
-        cells = pd.read_csv(place, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        cells = pd.read_csv(file, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{place.name} is not a CSV table: {str(error).strip()}") from error
-    header, cells = [str(name).strip() for name in cells.iloc[0]], cells.iloc[1:]
-    if cells.empty:
-        raise ConfigError(f"{place.name} has no row below its header")
-    cells = cells.apply(lambda column: column.str.strip())
+        raise ConfigError(f"{file.name} is not a CSV table: {str(error).strip()}") from error
+    header = [str(name).strip() for name in cells.iloc[0]]
+    if len(cells) == 1:
+        raise ConfigError(f"{file.name} has no row below its header")
+    cells = cells.iloc[1:].apply(lambda column: column.str.strip())
     if any(map(_WANDB_COLUMN.fullmatch, header)):
-        yield from _read_wandb(place.name, header, cells, overrides)
+        yield from _read_wandb(file.name, header, cells, overrides)
     else:
-        yield from _read_rows(place.name, header, cells, overrides)
+        yield from _read_rows(file.name, header, cells, overrides)
 
 
 def _read_rows(name: str, header: list[str], cells: pd.DataFrame, overrides: SourceOverrides) -> Iterator[ParsedRun]:
@@ -55,34 +55,49 @@ def _read_rows(name: str, header: list[str], cells: pd.DataFrame, overrides: Sou
         raise ConfigError(f"{name} has two columns {repeated}")
     frame = cells.set_axis(header, axis=1)
     missing = [key for key in _REQUIRED_KEYS if key not in header and getattr(overrides, key) is None]
-    step = find_first(_STEPS, header)
-    if missing or step is None:
-        names = ", ".join([*missing, *([] if step else ["step"])])
+    step_column = find_first(_STEPS, header)
+    if step_column is None:
+        missing.append("step")
+    if missing:
         raise ConfigError(
-            f"{name} has no column {names}. A table needs algo, map, seed, step, and win_rate or return. An export of "
-            'W&B needs its first column (the env steps) and a column "RUN - METRIC" for each run.'
+            f"{name} has no column {', '.join(missing)}. A table needs algo, map, seed, step, and win_rate or return. "
+            'An export of W&B needs its first column (the env steps) and a column "RUN - METRIC" for each run.'
         )
-    names = {column: find_first(names, header) for column, names in overrides.name_columns(WIN_RATES, RETURNS).items()}
-    names |= {column: name if name in header else None for name, column in _OPTIONAL.items()}
+    value_columns: dict[str, str] = {}  # column of `evaluations` → column of the table
+    for column, column_names in overrides.name_columns(WIN_RATES, RETURNS).items():
+        value_column = find_first(column_names, header)
+        if value_column is not None:
+            value_columns[column] = value_column
+    value_columns |= {column: optional for optional, column in _OPTIONAL.items() if optional in header}
     frame = frame.assign(**{key: "" for key in _KEYS if key not in header})
     for _, rows in frame.groupby(list(_KEYS), sort=False):
         env, algo, map_name, seed = (str(text) for text in rows.iloc[0].loc[list(_KEYS)])
-        texts = [algo, map_name, f"seed {seed}" if seed else ""]
         curves = {
-            column: make_series(point for point in zip(rows[step], rows[cell], strict=True) if point[1])
-            for column, cell in names.items()
-            if cell is not None
+            column: _make_curve(rows[step_column], rows[value_column]) for column, value_column in value_columns.items()
         }
-        where = f"{name} ({', '.join(filter(None, texts))})"
-        yield ParsedRun(where, curves, env or None, map_name or None, algo or None, seed or None)
+        labels = [algo, map_name, f"seed {seed}" if seed else ""]
+        yield ParsedRun(
+            where=f"{name} ({', '.join(filter(None, labels))})",
+            curves=curves,
+            env=env or None,
+            map=map_name or None,
+            algo=algo or None,
+            seed=seed or None,
+        )
+
+
+def _make_curve(steps: Iterable[str], values: Iterable[str]) -> pd.Series:
+    """Make a curve from two columns of a table. Rows with an empty value are skipped."""
+    return make_series((step, value) for step, value in zip(steps, values, strict=True) if value)
 
 
 def _read_wandb(
     name: str, header: list[str], cells: pd.DataFrame, overrides: SourceOverrides
 ) -> Iterator[ParsedRun | ConfigError]:
     """Read the export of a chart of W&B. Algorithm, map and seed are in the names of the runs, or options."""
-    names = overrides.name_columns(WIN_RATES, RETURNS)
-    columns = {metric: column for column, metrics in names.items() for metric in metrics}
+    columns: dict[str, str] = {}  # metric → column of `evaluations`
+    for column, column_names in overrides.name_columns(WIN_RATES, RETURNS).items():
+        columns |= dict.fromkeys(column_names, column)
     curves: dict[tuple[str, int], dict[str, pd.Series]] = {}
     metrics: list[str] = []
     for position, text in enumerate(header):
@@ -90,10 +105,11 @@ def _read_wandb(
         if position == 0 or match is None or match["edge"] or match["metric"] == "_step":
             continue
         metrics.append(match["metric"])
-        if (column := columns.get(match["metric"])) is not None:
-            points = (point for point in zip(cells[0], cells[position], strict=True) if point[1])
+        column = columns.get(match["metric"])
+        if column is not None:
             n_before = header[:position].count(text)  # several runs may have one name
-            curves.setdefault((match["run"], n_before), {})[column] = make_series(points)
+            run_curves = curves.setdefault((match["run"], n_before), {})
+            run_curves[column] = _make_curve(cells[0], cells[position])
     if not curves:
         raise ConfigError(
             f"{name} has no column of a win rate or return, but {', '.join(sorted(set(metrics)))}. Keep the first "
@@ -110,6 +126,6 @@ def _read_wandb(
         if run_name.startswith("Group: "):
             yield ConfigError(f"{where} is the mean of a group of runs. Export the chart without grouping.")
             continue
-        facts = parse_run_name(run_name, overrides)
-        seed = -number if facts.seed is None else facts.seed
-        yield ParsedRun(where, run_curves, map=facts.map, algo=facts.algo, seed=seed)
+        parsed_name = parse_run_name(run_name, overrides)
+        seed = -number if parsed_name.seed is None else parsed_name.seed
+        yield ParsedRun(where, run_curves, map=parsed_name.map, algo=parsed_name.algo, seed=seed)

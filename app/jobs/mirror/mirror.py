@@ -18,6 +18,7 @@ from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.queries.run_search import RunFilter, matching_ids
 from storage.queries.runs import get_rows
+from storage.runs.rows import RunRow
 
 Target = Literal["tensorboard", "wandb", "mlflow"]
 TARGETS: tuple[Target, ...] = get_args(Target)
@@ -44,36 +45,37 @@ class Mirror:
         Returns:
             Number of values that were written, and whether all runs have ended.
         """
-        ids = matching_ids(db, RunFilter()) if run_ids is None else run_ids
-        written, all_ended = 0, True
-        for row in get_rows(db, ids):
+        n_values = 0
+        has_active_run = False
+        for row in _read_rows(db, run_ids):
             run = describe_run(db, row)
-            all_ended &= run.has_ended
-            if run.has_ended and self._complete.get(run.key) == row.env_steps:
+            if not run.has_ended:
+                has_active_run = True
+            elif self._complete.get(run.key) == row.env_steps:
                 continue
-            written += self._update_run(db, row.id, run)
+            n_values += self._update_run(db, row.id, run)
             if run.has_ended:
                 self._complete[run.key] = row.env_steps
-        return written, all_ended
+        return n_values, not has_active_run
 
     def _update_run(self, db: Database, run_id: str, run: MirroredRun) -> int:
         """Write the new values of one run, and close it if it has ended; return the number of values."""
         if run.key not in self._last_steps:
             self._last_steps[run.key] = dict(self.sink.last_steps(run))
-        last = self._last_steps[run.key]
-        rows = read_new_rows(db, run_id, last)
+        last_steps = self._last_steps[run.key]
+        rows = read_new_rows(db, run_id, last_steps)
         for start in range(0, len(rows), ROWS_AT_ONCE):
             batch = rows[start : start + ROWS_AT_ONCE]
             self.sink.write(run, batch)
             for row in batch:
-                last.update(dict.fromkeys(row.values, row.env_step))
+                last_steps.update(dict.fromkeys(row.values, row.env_step))
         if run.has_ended:
             self.sink.close(run)
         return sum(len(row.values) for row in rows)
 
     def close(self, db: Database, run_ids: Sequence[str] | None) -> None:
         """Close every run."""
-        for row in get_rows(db, matching_ids(db, RunFilter()) if run_ids is None else run_ids):
+        for row in _read_rows(db, run_ids):
             self.sink.close(describe_run(db, row))
 
 
@@ -102,9 +104,13 @@ def mirror_continuously(
         announce: Called with messages for the user.
     """
     while True:
-        written, all_ended = mirror.update(db, run_ids)
-        if written:
-            announce(f"Mirrored {written:,} values.")
-        if all_ended and run_ids is not None:
+        n_values, is_complete = mirror.update(db, run_ids)
+        if n_values:
+            announce(f"Mirrored {n_values:,} values.")
+        if is_complete and run_ids is not None:
             return
         time.sleep(every_s)
+
+
+def _read_rows(db: Database, run_ids: Sequence[str] | None) -> list[RunRow]:
+    return get_rows(db, matching_ids(db, RunFilter()) if run_ids is None else run_ids)

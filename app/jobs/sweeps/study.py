@@ -6,6 +6,7 @@ the database. A sweep file cannot set the URL, because a sweep file may come fro
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from app.analysis.settings import write_value
@@ -16,7 +17,7 @@ from storage.engine import Database
 
 STORAGE_VARIABLE: Final = "EMTC_OPTUNA"
 MISSING: Final = 'Optuna is missing. Install it with: pip install -e ".[optuna]"'
-NO_PLACE: Final = (
+NO_STORAGE: Final = (
     f"With a database server, Optuna needs a separate database. Set its URL in {STORAGE_VARIABLE}, for example "
     "postgresql+psycopg://me@dbhost/optuna."
 )
@@ -54,7 +55,7 @@ def storage_url(db: Database) -> str:
     if url := os.environ.get(STORAGE_VARIABLE):
         return url
     if db.path is None:
-        raise ConfigError(Fault(hint=NO_PLACE))
+        raise ConfigError(Fault(hint=NO_STORAGE))
     return f"sqlite:///{db.path.with_suffix('.optuna.db')}"
 
 
@@ -69,7 +70,7 @@ def check_storage(url: str) -> None:
     """
     import_optuna()
     if not url.startswith("sqlite") and STORAGE_VARIABLE not in os.environ:
-        raise ConfigError(Fault(hint=NO_PLACE))
+        raise ConfigError(Fault(hint=NO_STORAGE))
 
 
 def open_study(db: Database, sweep_id: str, search: OptunaSearch) -> Study:
@@ -86,7 +87,8 @@ def open_study(db: Database, sweep_id: str, search: OptunaSearch) -> Study:
 def find_study(db: Database, sweep_id: str) -> Study | None:
     """Find the study of a sweep for reading; None if there is none or Optuna is missing."""
     try:
-        optuna, url = import_optuna(), storage_url(db)
+        optuna = import_optuna()
+        url = storage_url(db)
         if STORAGE_VARIABLE not in os.environ and db.path and not db.path.with_suffix(".optuna.db").exists():
             return None
         return optuna.load_study(study_name=study_name(sweep_id), storage=url)
@@ -100,6 +102,31 @@ def find_best_trial(study: Study) -> Trial | None:
         return study.best_trial
     except ValueError:
         return None
+
+
+@dataclass(frozen=True)
+class BestTrial:
+    """The best trial of a search."""
+
+    trial: int
+    run: str | None
+    value: float
+    settings: dict[str, Leaf]
+
+    @property
+    def options(self) -> str:
+        """The settings as options of the command line: "--set train.lr=0.001 --set train.batch=12"."""
+        texts = {key: write_value(value) if isinstance(value, bool) else value for key, value in self.settings.items()}
+        return " ".join(f"--set {key}={text}" for key, text in texts.items())
+
+
+def read_best_trial(db: Database, sweep_id: str) -> BestTrial | None:
+    """Read the best trial of a search; None if no trial is complete."""
+    study = find_study(db, sweep_id)
+    best = None if study is None else find_best_trial(study)
+    if best is None:
+        return None
+    return BestTrial(trial=best.number, run=best.user_attrs.get(RUN), value=best.value, settings=dict(best.params))
 
 
 def describe_settings(trial: Trial) -> str:

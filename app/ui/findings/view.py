@@ -1,6 +1,5 @@
 """The page of a study: its question, win rates by task, the table of claims, and the tables of details."""
 
-from importlib.resources import files
 from typing import Final
 
 import streamlit as st
@@ -9,6 +8,7 @@ from app.analysis.format import escape_markdown
 from app.analysis.provenance import describe_runs
 from app.analysis.series import Comparison
 from app.analysis.significance import Verdict
+from app.analysis.study_plans import StudyPlan
 from app.analysis.tables import MISSING, Table
 from app.figures.named.findings import (
     AGGREGATION,
@@ -21,7 +21,7 @@ from app.figures.options import Options
 from app.figures.registry import TABLES, draw_chart
 from app.ui import guide, messages, view
 from app.ui.findings import studies
-from app.ui.findings.studies import Study
+from app.ui.findings.studies import StoredStudy
 from app.ui.page_state import RUNS, SWEEP, Choice, Flag
 from app.ui.widgets import canvas, pin, result_table
 
@@ -64,7 +64,7 @@ def show() -> None:
     _show_links(study)
 
 
-def _select_study(all_studies: list[Study]) -> Study:
+def _select_study(all_studies: list[StoredStudy]) -> StoredStudy:
     if len(all_studies) == 1:
         return all_studies[0]
     by_title = {study.plan.title: study for study in all_studies}
@@ -72,7 +72,7 @@ def _select_study(all_studies: list[Study]) -> Study:
     return by_title[str(title)]
 
 
-def _show_charts(comparisons: list[Comparison], study: Study) -> None:
+def _show_charts(comparisons: list[Comparison], study: StoredStudy) -> None:
     if not comparisons:
         messages.empty(
             "No run of this study has been evaluated yet.", "The charts appear after the first evaluation of a run."
@@ -84,38 +84,39 @@ def _show_charts(comparisons: list[Comparison], study: Study) -> None:
                 _show_chart(comparison, study)
 
 
-def _show_chart(comparison: Comparison, study: Study) -> None:
-    lines = select_lines(comparison)  # in_chart: curves that are drawn; others: curves that are left out
+def _show_chart(comparison: Comparison, study: StoredStudy) -> None:
+    lines = select_lines(comparison, study.plan)
     chart = draw_chart("study-win-rates", [lines])
-    smooth, quantity = compute_smoothing_window(lines.in_chart), comparison.quantity.key
-    by_id = {row.id: row for row in study.rows}
-    runs = [by_id[curve.id] for curve in lines.in_chart.seeds]
-    key = f"findings-{comparison.tasks[0]}"
+    task = comparison.tasks[0]
+    smooth = compute_smoothing_window(lines.in_chart)
+    quantity = comparison.quantity.key
+    rows_by_id = {row.id: row for row in study.rows}
+    runs = [rows_by_id[seed.id] for seed in lines.in_chart.seeds]
+    key = f"findings-{task}"
     figure_settings = {"quantity": quantity, "center": AGGREGATION.center, "band": AGGREGATION.band, "smooth": smooth}
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        st.markdown(f"#### {escape_markdown(comparison.tasks[0])}", width="content")
+        st.markdown(f"#### {escape_markdown(task)}", width="content")
         with st.container(horizontal=True, width="content", gap="small"):
             pin.show_export(chart, key=key, stem=runs[0].map, sources=describe_runs(runs))
             pin.show(chart, key=key, page=_PAGE, run=runs, facts=figure_settings)
     canvas.show(chart, key=key, panel_height=_PANEL_HEIGHT)
     st.caption(escape_markdown(chart.caption))
     if lines.others:
+        compare_settings = {
+            RUNS.name: ",".join(seed.id for seed in comparison.seeds),
+            "y": quantity,
+            "band": AGGREGATION.band,
+            "smooth": str(smooth),
+        }
         st.page_link(
             "../pages/compare.py",
             label=f"Compare all {len(comparison.groups)} variants",
             icon=":material/stacked_line_chart:",
-            query_params=view.link(
-                {
-                    RUNS.name: ",".join(curve.id for curve in comparison.seeds),
-                    "y": quantity,
-                    "band": AGGREGATION.band,
-                    "smooth": str(smooth),
-                }
-            ),
+            query_params=view.link(compare_settings),
         )
 
 
-def _show_claims(study: Study) -> None:
+def _show_claims(study: StoredStudy) -> None:
     with st.spinner("Comparing the variants seed by seed …"):
         results = studies.measure_claims(study)
     table = TABLES["claims"].tabulate([results], Options())
@@ -125,19 +126,24 @@ def _show_claims(study: Study) -> None:
     if len(table):
         with st.container(key="findings_claims"):
             st.markdown(_write_claims(table))
-        verdicts = {finding.verdict for finding in results.findings}
-        with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-            st.caption("Meaning of the verdicts", width="content")
-            for verdict, rule in VERDICTS.items():
-                if verdict in verdicts:
-                    icon, color = _VERDICT_STYLES[verdict]
-                    st.badge(verdict, icon=f":material/{icon}:", color=color, help=rule)  # type: ignore[arg-type]
+        _show_verdict_rules({finding.verdict for finding in results.findings})
     else:
         messages.empty("No claim has been measured yet.", "A claim needs a finished run of each of its variants.")
     _show_missing_runs(results.missing)
+    _show_postponed_parts(study.plan)
     with st.expander("Measures, tests, verdicts", icon=":material/function:"):
         st.caption(escape_markdown(table.caption))
         st.caption("\n".join(f"- **{verdict}**: {escape_markdown(rule)}" for verdict, rule in VERDICTS.items()))
+
+
+def _show_verdict_rules(verdicts: set[Verdict | None]) -> None:
+    """Show a badge for each of these verdicts, with its rule as tooltip."""
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        st.caption("Meaning of the verdicts", width="content")
+        for verdict, rule in VERDICTS.items():
+            if verdict in verdicts:
+                icon, color = _VERDICT_STYLES[verdict]
+                st.badge(verdict, icon=f":material/{icon}:", color=color, help=rule)  # type: ignore[arg-type]
 
 
 def _write_claims(table: Table) -> str:
@@ -145,24 +151,19 @@ def _write_claims(table: Table) -> str:
 
     The column "detectable" is the smallest difference that a test with this number of seeds detects.
     """
-    frame = table.frame
-    pairs = [escape_markdown(pair).replace(r"\-", "\u2011") for pair in frame["compared"]]  # no line break in "No-TCGM"
-    claims = zip(frame["claim"], pairs, frame["measure"], strict=True)
-    detectable = frame["detectable"] if "detectable" in frame else [MISSING] * len(frame)
-    verdicts = zip(frame["verdict"], detectable, strict=True)
-    markdown = {
-        "claim": [
-            f"**{escape_markdown(claim)}** {pair}, {escape_markdown(measure)}" for claim, pair, measure in claims
-        ],
-        "task": [_break_long_name(task) for task in frame["task"]],
-        "estimate": [escape_markdown(text).replace(", ", ",\u00a0") for text in frame["estimate"]],
-        "verdict": [
-            _write_verdict(verdict) + ("" if size == MISSING else f" :small[detectable: {size}]")
-            for verdict, size in verdicts
-        ],
-    }
+    cells: dict[str, list[str]] = {"claim": [], "task": [], "estimate": [], "verdict": []}
+    for row in table.frame.to_dict("records"):
+        pair = escape_markdown(row["compared"]).replace(r"\-", "\u2011")  # no line break in "No-TCGM"
+        cells["claim"].append(f"**{escape_markdown(row['claim'])}** {pair}, {escape_markdown(row['measure'])}")
+        cells["task"].append(_break_long_name(row["task"]))
+        cells["estimate"].append(escape_markdown(row["estimate"]).replace(", ", ",\u00a0"))
+        verdict = _write_verdict(row["verdict"])
+        detectable = row.get("detectable", MISSING)
+        if detectable != MISSING:
+            verdict += f" :small[detectable: {detectable}]"
+        cells["verdict"].append(verdict)
     titles = ["claim", "task", "estimate", "n", "p (Holm)", "verdict"]
-    return result_table.to_markdown(table, titles=titles, markdown_cells=markdown)
+    return result_table.to_markdown(table, titles=titles, markdown_cells=cells)
 
 
 def _break_long_name(task: str) -> str:
@@ -190,26 +191,35 @@ def _show_missing_runs(missing: tuple[str, ...]) -> None:
             st.caption(text)
 
 
-def _show_details(study: Study) -> None:
-    measures = st.expander("Results of all claims", icon=":material/table_rows:", **_MEASURES.bind())
-    numbers = st.expander("Measures of each run", icon=":material/numbers:", **_RUN_MEASURES.bind())
-    settings = st.expander("Settings that differ", icon=":material/difference:", **_SETTINGS.bind())
-    plan = st.expander("Study plan", icon=":material/assignment:", **_PLAN.bind())
-    if measures.open:
-        with measures, messages.guarded():
+def _show_postponed_parts(plan: StudyPlan) -> None:
+    """List the postponed parts of the plan, with day and reason."""
+    if not plan.postponed:
+        return
+    with st.expander("Postponed parts of the plan", icon=":material/event_busy:"):
+        lines = [f"{part.what}, postponed on {part.when}: {part.why}" for part in plan.postponed]
+        st.caption("\n".join(f"- {escape_markdown(line)}" for line in lines))
+
+
+def _show_details(study: StoredStudy) -> None:
+    findings_box = st.expander("Results of all claims", icon=":material/table_rows:", **_MEASURES.bind())
+    measures_box = st.expander("Measures of each run", icon=":material/numbers:", **_RUN_MEASURES.bind())
+    settings_box = st.expander("Settings that differ", icon=":material/difference:", **_SETTINGS.bind())
+    plan_box = st.expander("Study plan", icon=":material/assignment:", **_PLAN.bind())
+    if findings_box.open:
+        with findings_box, messages.guarded():
             _show_table(TABLES["findings"].tabulate([studies.measure_claims(study)], Options()), key="findings")
-    if numbers.open:
-        with numbers, messages.guarded():
+    if measures_box.open:
+        with measures_box, messages.guarded():
             with st.spinner("Measuring every run …"):
-                table = studies.list_measures(study)
+                table = studies.tabulate(study, "study-measures")
             _show_table(table, key="study-measures")
-    if settings.open:
-        with settings, messages.guarded():
-            _show_table(studies.list_settings(study), key="study-settings")
-    if plan.open:
-        with plan:
-            text = files("app.jobs.sweeps").joinpath("templates", study.plan.guide).read_text(encoding="utf-8")
-            st.markdown(text.partition("\n")[2])  # without the first line, the title
+    if settings_box.open:
+        with settings_box, messages.guarded():
+            _show_table(studies.tabulate(study, "study-settings"), key="study-settings")
+    if plan_box.open:
+        with plan_box, messages.guarded():
+            _, _, text = study.plan.read_plan_text().partition("\n")
+            st.markdown(text)  # without the first line, the title
 
 
 def _show_table(table: Table, *, key: str) -> None:
@@ -219,7 +229,7 @@ def _show_table(table: Table, *, key: str) -> None:
     st.caption(escape_markdown(table.caption))
 
 
-def _show_links(study: Study) -> None:
+def _show_links(study: StoredStudy) -> None:
     evaluated = [row.id for row in study.rows if row.win_rate is not None]
     with st.container(horizontal=True, gap="medium"):
         if evaluated:

@@ -166,7 +166,10 @@ def _compute_final_robust_rate(run: RunRow, evaluations: pd.DataFrame) -> float 
 
 def _describe_evaluation(evaluations: pd.DataFrame) -> str:
     """Write the number of different episodes of the last evaluation, and its robust win rate."""
-    if not len(evaluations) or pd.isna((last := evaluations.iloc[-1])["distinct"]):
+    if not len(evaluations):
+        return "Last greedy evaluation"
+    last = evaluations.iloc[-1]
+    if pd.isna(last["distinct"]):
         return "Last greedy evaluation"
     text = f"Last greedy evaluation: {last['distinct']:.0f} of its {last['episodes']:.0f} episodes differ"
     robust_rate = last["robust_win_rate"]

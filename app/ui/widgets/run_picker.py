@@ -88,9 +88,13 @@ def _show_list(page: str, current_id: str | None) -> None:
         args=(page,),
     )
     matching = data.cached(run_page, ttl=1)(RunFilter(text=text or ""), sort="-created", limit=LISTED)
-    if text or matching.total > len(matching.frame):
-        count = f"{format_count(len(matching.frame))} of " if matching.total > len(matching.frame) else ""
-        st.caption(f"{count}{format_count(matching.total)} {'match' if text else 'runs are listed, the newest'}.")
+    n_listed = len(matching.frame)
+    is_shortened = matching.total > n_listed
+    if text or is_shortened:
+        count = format_count(matching.total)
+        if is_shortened:
+            count = f"{format_count(n_listed)} of {count}"
+        st.caption(f"{count} {'match' if text else 'runs are listed, the newest'}.")
     rows = data.rows_of(matching.frame)
     sweep_ids = sorted({str(row["sweep_id"]) for row in rows if row["sweep_id"]})
     sweep_names = data.cached(find_sweep_names, ttl=5)(sweep_ids)
@@ -156,23 +160,17 @@ def require_run(title: str) -> RunRow:
 
 
 def links(run_id: str, name: str) -> None:
-    """Draw the name of a run and the links to its pages. Call this inside a horizontal container."""
-    name_link(run_id, name)
-    page_links(run_id)
+    """Draw the name of a run as the link to its overview, and the links to Live, Memory and Replay.
 
-
-def name_link(run_id: str, name: str) -> None:
-    """Draw the name of a run as the link to its overview. Call this inside a horizontal container."""
+    Call this inside a horizontal container.
+    """
+    parameters = view.link({RUN.name: run_id})
     st.page_link(
-        "../pages/run.py", label=f"**{escape_markdown(name)}**", query_params=view.link({RUN.name: run_id}),
+        "../pages/run.py", label=f"**{escape_markdown(name)}**", query_params=parameters,
         width="content", help="Settings, code and machine of this run, and a button that clones it",
     )  # fmt: skip
-
-
-def page_links(run_id: str) -> None:
-    """Draw the links to Live, Memory and Replay of a run. Call this inside a horizontal container."""
     for page, label, icon in _PAGE_LINKS:
-        st.page_link(f"../pages/{page}.py", label=label, icon=icon, query_params=view.link({RUN.name: run_id}))
+        st.page_link(f"../pages/{page}.py", label=label, icon=icon, query_params=parameters)
 
 
 def show_run_links(page: str, run_ids: Sequence[str]) -> None:
