@@ -83,7 +83,10 @@ def train_run(
         with _record_failures(database, run_id, token, handler):
             config, device = _mark_started(database, run_id, token, gpu_share)
             summary = _train(
-                *(database, run_id, config, device),
+                database,
+                run_id,
+                config,
+                device,
                 resume=resume,
                 token=token,
                 signals=handler,
@@ -233,7 +236,8 @@ def _load_checkpoint(database: Database, run_id: str, store: CheckpointStore) ->
         CheckpointError: If the run has rows but no checkpoint. A start from step 0 would delete these rows.
     """
     checkpoint = store.load_latest(lambda env_step: find_resume_error(database, run_id, env_step))
-    if checkpoint is None and (steps := find_run(database, run_id).env_steps):
+    steps = find_run(database, run_id).env_steps
+    if checkpoint is None and steps > 0:
         raise CheckpointError(
             f"There is no checkpoint in {store.folder}, and run {run_id} has recorded {steps:,} steps. They are kept. "
             f"Start again from step 0, as a new run, with: emtc resume {run_id} --start-again"
@@ -262,15 +266,13 @@ def _make_trainer(
             env = ExternalEnv(env, describe_env(config.env))
         return env_calls.watch(env)
 
-    shifted, n_eval_envs = (
-        make_robust_env_config(config.env),
-        min(config.eval.episodes, config.train.n_envs),
-    )
+    shifted_config = make_robust_env_config(config.env)
+    n_eval_envs = min(config.eval.episodes, config.train.n_envs)
     return Trainer(
         config,
         env=make_for_training(),
         eval_env=make(config.env, n_eval_envs),
-        robust_env=make(shifted, n_eval_envs) if shifted else None,
+        robust_env=make(shifted_config, n_eval_envs) if shifted_config else None,
         recorder=recorder,
         control=control,
         checkpoints=store,

@@ -113,6 +113,6 @@ def _read_wandb(
         if run_name.startswith("Group: "):
             yield ConfigError(f"{where} is the mean of a group of runs. Export the chart without grouping.")
             continue
-        named = parse_run_name(run_name, overrides)
-        seed = -number if named.seed is None else named.seed
-        yield ParsedRun(where, run_curves, map=named.map, algo=named.algo, seed=seed)
+        parsed_name = parse_run_name(run_name, overrides)
+        seed = -number if parsed_name.seed is None else parsed_name.seed
+        yield ParsedRun(where, run_curves, map=parsed_name.map, algo=parsed_name.algo, seed=seed)

@@ -105,8 +105,8 @@ def parse_run_name(name: str, overrides: SourceOverrides) -> RunName:
     The algorithm is what remains. A map is found if it is the user's, a map of SMAC or SMACv2, or a scenario of
     football.
     """
-    parts = [part for part in name.split("/") if not _NO_NAMES.fullmatch(part)]
-    rest = _DATE.sub("", "/".join(parts))
+    folders = [folder for folder in name.split("/") if not _NO_NAMES.fullmatch(folder)]
+    rest = _DATE.sub("", "/".join(folders))
     seed_match = _SEED.search(rest)
     rest = _SEED.sub("", rest, count=1)
     maps = [overrides.map] if overrides.map else _MAPS
@@ -116,7 +116,11 @@ def parse_run_name(name: str, overrides: SourceOverrides) -> RunName:
         rest = rest[: map_match.start()] + rest[map_match.end() :]
     words = [word for word in re.split(rf"[{_SEPARATORS}]{{2,}}", rest) if word.strip(_SEPARATORS)]
     algo = "_".join(word.strip(_SEPARATORS) for word in words)
-    return RunName(algo or None, map_match[0] if map_match else None, int(seed_match[1]) if seed_match else None)
+    return RunName(
+        algo=algo or None,
+        map=map_match[0] if map_match else None,
+        seed=int(seed_match[1]) if seed_match else None,
+    )
 
 
 def find_seed(name: str) -> int | None:
@@ -128,7 +132,8 @@ def find_seed(name: str) -> int | None:
 def make_series(points: Iterable[tuple[object, object]]) -> pd.Series:
     """Make the curve of a `ParsedRun` from env steps and values as a file contains them."""
     pairs = list(points)
-    return pd.Series([value for _, value in pairs], pd.Index([step for step, _ in pairs], dtype=object), dtype=object)
+    steps = pd.Index([step for step, _ in pairs], dtype=object)
+    return pd.Series([value for _, value in pairs], steps, dtype=object)
 
 
 def find_first(names: Iterable[str], container: Collection[str]) -> str | None:
@@ -175,7 +180,8 @@ def join_curves(run: ParsedRun) -> pd.DataFrame:
             f"{run.where} has neither a win rate nor a return. If they have other names, set --win-rate NAME or "
             "--return NAME."
         )
-    return pd.concat([_check_curve(name, curve, run.where) for name, curve in curves.items()], axis=1).sort_index()
+    checked_curves = [_check_curve(name, curve, run.where) for name, curve in curves.items()]
+    return pd.concat(checked_curves, axis=1).sort_index()
 
 
 def check_text(what: str, raw: object, where: str) -> str:

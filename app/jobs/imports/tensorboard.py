@@ -93,9 +93,9 @@ def _make_run(
         env, map_name, algo, experiment, run_number = match.groups()
         settings = {"experiment_name": experiment}
         return ParsedRun(where, curves, env, map_name, algo, -int(run_number), settings=settings)
-    named = parse_run_name(name, overrides)
-    seed = find_seed(where) if named.seed is None else named.seed
-    return ParsedRun(where, curves, map=named.map, algo=named.algo, seed=-number if seed is None else seed)
+    parsed_name = parse_run_name(name, overrides)
+    seed = find_seed(where) if parsed_name.seed is None else parsed_name.seed
+    return ParsedRun(where, curves, map=parsed_name.map, algo=parsed_name.algo, seed=-number if seed is None else seed)
 
 
 def _convert_iterations(curves: Scalars, scalars: Scalars, folder: Path, where: str) -> Scalars:
