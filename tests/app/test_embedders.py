@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.analysis.collapse import measure_collapse
-from app.analysis.findings import R2_OVER_DCAE, R2_OVER_RANDOM, compute_return_r2, measure_runs
+from app.analysis.measures import compute_return_r2, measure_runs
 from app.analysis.projections.embedders import embed_snapshot, read_states
 from app.analysis.projections.snapshots import (
     EMBED_PROGRESS,
@@ -99,8 +99,8 @@ def test_a_study_reads_how_well_each_embedder_tells_returns(seeded: tuple[Databa
     )
     assert told["dcae"] == by_hand["h_r2_knn"].value
     measured = measure_runs(db, [row], read_seeds(db, [row]))
-    assert measured[R2_OVER_DCAE.key] == {row.id: told["tcse"] - told["dcae"]}
-    assert measured[R2_OVER_RANDOM.key] == {row.id: told["tcse"] - told["random"]}
+    assert measured["r2_dcae"] == {row.id: told["tcse"] - told["dcae"]}
+    assert measured["r2_random"] == {row.id: told["tcse"] - told["random"]}
 
 
 def test_an_unknown_embedder_is_refused_by_name(seeded: tuple[Database, int], capsys) -> None:

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from app.figures.figure import NO_OPTIONS
 from app.figures.kinds.chart import Chart
 from app.figures.named.propositions import (
     GradientComparisons,
@@ -12,6 +11,7 @@ from app.figures.named.propositions import (
     draw_proposition_1,
     draw_proposition_2,
 )
+from app.figures.options import Options
 from app.figures.registry import find_figure
 from app.figures.render.export import EXPORT_FORMATS, export_figure
 from app.figures.render.plotly_view import to_plotly
@@ -98,13 +98,13 @@ def test_the_registry_draws_them_without_runs(name):
 
 
 def test_proposition_1_holds_in_its_figure():
-    result = compute_proposition_1(None, [], NO_OPTIONS)
+    result = compute_proposition_1(None, [], Options())
     assert result.share_inside == result.share_below == 1
     assert 0 < result.largest_difference <= result.alpha
 
 
 def test_proposition_2_holds_in_its_figure():
-    unclamped, clamped, random_actions = compute_proposition_2(None, [], NO_OPTIONS)
+    unclamped, clamped, random_actions = compute_proposition_2(None, [], Options())
     assert unclamped.distance[-1] == 0
     assert unclamped.gradient_error[-1] < 1e-8 < 1e-3 < clamped.gradient_error[-1]
     assert unclamped.beta_mean[-1] == pytest.approx(1)

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 from streamlit.testing.v1 import AppTest
 
-from app.analysis.study_plans import CONFIRMATORY, FIRST
+from app.analysis.study_plans import get_shipped_plan
 from app.figures.registry import find_figure
 from app.notebook.export import make_recipe
 from app.notebook.view import read_entries
@@ -23,6 +23,8 @@ from tests.pages.conftest import copy_database
 from tests.pages.studies import FOOTBALL, SKIRMISH, seed_study
 from tests.pages.test_notebook import press_pin
 from tests.pages.test_pages import open_page, said
+
+CONFIRMATORY, FIRST = get_shipped_plan("confirmatory"), get_shipped_plan("first")
 
 
 @pytest.fixture(scope="module")

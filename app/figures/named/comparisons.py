@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -36,20 +36,14 @@ from app.analysis.significance import (
     pool_differences,
     probability_of_improvement,
 )
-from app.analysis.study_plans import EMTC, EMTC_CDS
+from app.analysis.study_plans import StudyVariant
 from app.analysis.tables import MISSING, Cell, Column, Table, make_table
 from app.figures.figure import FigureKind, PageSection, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.named.curves import join_finals, read_comparison, style_comparison
-from app.figures.options import BUDGET, FINAL, INCLUDE_UNFINISHED, RATE, Option, Options
+from app.figures.named.curves import join_finals, read_all_rates, read_comparison, style_comparison
+from app.figures.options import BudgetOptions, FinalRuleOptions, Option, Options, ResultOptions
 from emtc_core.errors import ConfigError, Fault
 
-_OPTIONS = (INCLUDE_UNFINISHED, BUDGET, FINAL, RATE)
-REFERENCE: Final[Option[str]] = Option(
-    "reference", str, "the name of a variant, for example EMTC(QPLEX), or its key", "",
-    label="Reference variant",
-    help="The variant that all others are compared with. Default: the full method, EMTC",
-)  # fmt: skip
 _SECTION = PageSection("compare", "Statistics")
 _TEST_NAMES = ("task", "variant", "against")
 _DIFFERENCE = Column("difference", unit="%")
@@ -60,7 +54,10 @@ _COLUMNS = (
 )
 _NOT_COMPARED = "no verdict: runs of different lengths"
 _RATES: Final[tuple[Literal["robust", "greedy"], ...]] = ("robust", "greedy")
-_FULL_METHODS = (EMTC, EMTC_CDS)
+_FULL_METHODS = tuple(
+    StudyVariant(algo=algo, settings={"gate.enabled": True, "embed.type": "tcse"}, without={"preset": "prewrite"})
+    for algo in ("emtc-qplex", "emtc-cds")
+)
 """Variants that are the default reference, in this order."""
 _VERDICT_WORDS = {"supported": "higher", "contradicted": "lower", "equal": "equal in every pair of seeds"}
 """Verdict → word for the table. The table tests no claim: it states whether the reference is higher or lower."""
@@ -75,6 +72,27 @@ EXPLANATION = (
     "p (Holm) < .05; win rates whose interval is within ±.05 have no relevant difference."
 )
 """Text for captions: how the tables of comparisons compute their numbers."""
+
+
+class ReferenceOptions(Options):
+    """The variant with which the others are compared."""
+
+    reference: Annotated[
+        str,
+        Option(
+            "Reference variant",
+            "The variant that all others are compared with. Default: the full method, EMTC",
+            rule="the name of a variant, for example EMTC(QPLEX), or its key",
+        ),
+    ] = ""
+
+
+class ComparisonOptions(ResultOptions, ReferenceOptions):
+    """Options of the table of comparisons by one win rate."""
+
+
+class RateComparisonOptions(BudgetOptions, FinalRuleOptions, ReferenceOptions):
+    """Options of the table of comparisons by several win rates."""
 
 
 class _VariantTest(NamedTuple):
@@ -106,12 +124,13 @@ def find_reference(comparison: Comparison, reference: str = "") -> str:
     if reference:
         matches = [method for method, name in methods.items() if reference in (method, name)]
         if not matches and methods:
-            raise ConfigError(f"must be one of {', '.join(methods.values())}", key=REFERENCE.name, value=reference)
+            raise ConfigError(f"must be one of {', '.join(methods.values())}", key="reference", value=reference)
         return next(iter(matches), "")
-    full_methods = (
-        group.variant.method for arm in _FULL_METHODS for group in comparison.groups if arm.matches(group.seeds[0])
-    )
-    return next(full_methods, next(iter(methods), ""))
+    for full_method in _FULL_METHODS:
+        for group in comparison.groups:
+            if full_method.matches(group.seeds[0].settings):
+                return group.variant.method
+    return next(iter(methods), "")
 
 
 def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH, *, reference: str = "") -> Table:
@@ -375,23 +394,23 @@ def _format_improvement(improvement: Interval, n: str, final: FinalRule, quantit
     return Cell(f"{value:.2f} [{low:.2f}–{high:.2f}]", value, low, high, n, statistic, interval)
 
 
-def _make_tests_table(runs: ComparedRuns, options: Options) -> Table:
-    return tabulate_tests(join_finals(runs, options), options[FINAL], reference=options[REFERENCE])
+def _make_tests_table(runs: ComparedRuns, options: ComparisonOptions) -> Table:
+    return tabulate_tests(join_finals(runs, options), options.final, reference=options.reference)
 
 
-def _make_rates_table(runs: ComparedRuns, options: Options) -> Table:
+def _make_rates_table(runs: ComparedRuns, options: RateComparisonOptions) -> Table:
     comparisons = {rate: join_finals(runs, options, rate) for rate in _RATES}
     has_both = all(comparison.groups for comparison in comparisons.values())
-    return tabulate_tests_by_rate(comparisons if has_both else {}, options[FINAL], reference=options[REFERENCE])
+    return tabulate_tests_by_rate(comparisons if has_both else {}, options.final, reference=options.reference)
 
 
-def _make_profiles_chart(runs: ComparedRuns, options: Options) -> Chart:
-    return draw_profiles(join_finals(runs, options), options[FINAL])
+def _make_profiles_chart(runs: ComparedRuns, options: ResultOptions) -> Chart:
+    return draw_profiles(join_finals(runs, options), options.final)
 
 
 FIGURES = (
     FigureKind(
-        "performance-profile", _make_profiles_chart, read_comparison, _OPTIONS,
+        "performance-profile", _make_profiles_chart, read_comparison, ResultOptions,
         question="Which share of the runs ends above x?", section=_SECTION,
     ),
 )  # fmt: skip
@@ -400,15 +419,15 @@ TABLES = (
         "comparisons",
         _make_tests_table,
         read_comparison,
-        (*_OPTIONS, REFERENCE),
+        ComparisonOptions,
         required_runs=_TABLE_NEEDS,
         section=_SECTION,
     ),
     TableKind(
         "comparisons-by-rate",
         _make_rates_table,
-        read_comparison,
-        (INCLUDE_UNFINISHED, BUDGET, FINAL, REFERENCE),
+        read_all_rates,
+        RateComparisonOptions,
         required_runs=f"{_TABLE_NEEDS}, with greedy and robust evaluations",
         section=_SECTION,
     ),

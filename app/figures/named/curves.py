@@ -6,10 +6,10 @@ page Compare passes the runs of all databases that it shows. The other callers r
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from app.analysis.aggregates import Aggregation, explain_small_samples, interpolate_to_common_grid
 from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
@@ -49,21 +49,19 @@ from app.figures.curve_style import AS_MEASURED, AXES, CurveStyle
 from app.figures.figure import FigureKind, PageSection, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel, Values
 from app.figures.options import (
-    BAND,
-    BUDGET,
-    BUDGET_OPTIONS,
-    CENTER,
-    CURVE_OPTIONS,
-    FINAL,
-    FINAL_OPTIONS,
-    INCLUDE_UNFINISHED,
-    RATE,
-    RATE_OPTIONS,
-    WINDOW,
-    X_AXIS,
+    BudgetOptions,
+    CurveOptions,
+    FinalRuleOptions,
     Option,
     Options,
-    read_flag,
+    RatedBudgetOptions,
+    RateOptions,
+    SeedOptions,
+    SeedRateOptions,
+    SeedResultOptions,
+    UnfinishedOptions,
+    WindowOptions,
+    convert_with,
     read_step_count,
 )
 from app.figures.theme import Style, make_styles
@@ -86,9 +84,10 @@ def _read_quantity(key: Any) -> str:
     return str(key)
 
 
-def _read_axes(value: Any) -> tuple[str, ...]:
-    axes = tuple(axis for axis in AXES if axis in value)
-    if not axes or len(value) > len(axes):
+def _read_axes(value: Any) -> str:
+    """Read the logarithmic axes from a text such as "xy" or a list such as ["x", "y"]."""
+    axes = "".join(axis for axis in AXES if axis in value)
+    if len(value) > len(axes):
         raise ValueError(value)
     return axes
 
@@ -98,45 +97,91 @@ def _read_methods(value: Any) -> tuple[str, ...]:
 
 
 def _read_steps(value: Any) -> tuple[int, ...]:
-    steps = parse_steps(value) if isinstance(value, str) else tuple(map(int, value if value is not None else ()))
+    steps = tuple(parse_steps(value)) if isinstance(value, str) else tuple(map(int, value))
     if not steps:
         raise ValueError(value)
-    return tuple(steps)
+    return steps
 
 
-QUANTITY: Final[Option[str]] = Option(
-    "quantity",
-    _read_quantity,
-    "win_rate or mu_w (of greedy episodes), robust_win_rate, robust_mu_w, return, length or the name of a metric; "
-    f"{SELECTED_RATE} or {SELECTED_MU_W} for the win rate that --rate names",
-    SELECTED_RATE,
-    label="Quantity",
-    help="Evaluations, or any number that the runs logged. The Method page explains each.",
-    url_parameter="y",
-)
-PER_SEED: Final[Option[bool]] = Option(
-    "each", read_flag, "true or false: a thin line for every run", False,
-    label="Seeds", help="Also draw a thin line for each run",
-)  # fmt: skip
-SMOOTH: Final[Option[int]] = Option(
-    "smooth", read_step_count, "a number of env steps such as 20k: each point is the mean over the steps before it", 0,
-    label="Smoothing [env steps]",
-    help="Each point becomes the mean of its seed over this number of env steps before it, for example 20k. Empty: no "
-    "smoothing. The measured values stay as faint lines.",
-)  # fmt: skip
-LOG_AXES: Final[Option[tuple[str, ...]]] = Option(
-    "log", _read_axes, "x, y or xy: the logarithmic axes", (), label="Log scale"
-)
-HIDDEN_METHODS: Final[Option[tuple[str, ...]]] = Option(
-    "hide", _read_methods, "a method, or a list of methods, that is not drawn", ()
-)
-MU_W_STEPS: Final[Option[tuple[int, ...]]] = Option(
-    "at", _read_steps, "numbers of env steps, for example 50000, 0.8M or 100k, with commas between them", (),
-    label="At env steps",
-    help="For example 0.8M, 1.6M, 2.4M. Empty: for each map the paper's steps if all its runs reached them, otherwise "
-    "a quarter, a half and all of the env steps that its runs reached.",
-)  # fmt: skip
-_STYLE_OPTIONS = (SMOOTH, LOG_AXES)
+class StyleOptions(Options):
+    """How curves are drawn."""
+
+    smooth: Annotated[
+        int,
+        convert_with(read_step_count),
+        Option(
+            "Smoothing [env steps]",
+            "Each point becomes the mean of its seed over this number of env steps before it, for example 20k. Empty: "
+            "no smoothing. The measured values stay as faint lines.",
+            rule="a number of env steps such as 20k: each point is the mean over the steps before it",
+        ),
+    ] = 0
+    log_axes: Annotated[
+        Literal["", "x", "y", "xy"],
+        Field(alias="log"),
+        convert_with(_read_axes),
+        Option("Log scale", rule="x, y or xy: the logarithmic axes"),
+    ] = ""
+
+
+class StyledCurveOptions(StyleOptions, CurveOptions):
+    """Options of curves that can be smoothed and drawn on logarithmic axes."""
+
+
+class QuantityOptions(Options):
+    """What curves show."""
+
+    quantity: Annotated[
+        str,
+        convert_with(_read_quantity),
+        Option(
+            "Quantity",
+            "Evaluations, or any number that the runs logged. The Method page explains each.",
+            rule="win_rate or mu_w (of greedy episodes), robust_win_rate, robust_mu_w, return, length or the name of a "
+            f"metric; {SELECTED_RATE} or {SELECTED_MU_W} for the win rate that --rate names",
+            url_parameter="y",
+        ),
+    ] = SELECTED_RATE
+    per_seed: Annotated[
+        bool,
+        Field(alias="each"),
+        Option("Seeds", "Also draw a thin line for each run", rule="true or false: a thin line for every run"),
+    ] = False
+
+
+class LearningCurveOptions(StyleOptions, QuantityOptions, WindowOptions, CurveOptions):
+    """Options of the learning curves."""
+
+    hidden_methods: Annotated[
+        tuple[str, ...],
+        Field(alias="hide"),
+        convert_with(_read_methods),
+        Option(rule="a method, or a list of methods, that is not drawn"),
+    ] = ()
+
+
+class MuWOptions(SeedRateOptions):
+    """Options of the table of mu_w."""
+
+    mu_w_steps: Annotated[
+        tuple[int, ...],
+        Field(alias="at"),
+        convert_with(_read_steps),
+        Option(
+            "At env steps",
+            "For example 0.8M, 1.6M, 2.4M. Empty: for each map the paper's steps if all its runs reached them, "
+            "otherwise a quarter, a half and all of the env steps that its runs reached.",
+            rule="numbers of env steps, for example 50000, 0.8M or 100k, with commas between them",
+        ),
+    ] = ()
+
+
+class FallOptions(SeedOptions, RatedBudgetOptions):
+    """Options of the table of falls."""
+
+
+class PublishedOptions(SeedOptions, BudgetOptions, FinalRuleOptions):
+    """Options of the table with published win rates, which are always of greedy episodes."""
 
 
 class BaselineRuns(NamedTuple):
@@ -326,48 +371,72 @@ def _describe_distinct_episodes(seeds: Sequence[SeedRun]) -> str:
     return f"Of the {f'{episodes.pop()} ' if len(episodes) == 1 else ''}episodes of an evaluation {numbers}.{coverage}"
 
 
-def read_comparison(db: Database, rows: Sequence[RunRow], options: Options) -> ComparedRuns:
-    """Read the curves of the runs. The quantity that is drawn is the option `QUANTITY`."""
-    return read_compared_runs(db, rows, quantity=options[QUANTITY], rate=options[RATE], x_axis=options[X_AXIS])
+def read_comparison(db: Database, rows: Sequence[RunRow], options: RateOptions) -> ComparedRuns:
+    """Read the win rates of the runs, of the episodes that the option `rate` selects."""
+    return read_compared_runs(db, rows, quantity=SELECTED_RATE, rate=options.rate)
 
 
-def join_finals(runs: ComparedRuns, options: Options, rate: Literal["greedy", "robust"] | None = None) -> Comparison:
+def read_all_rates(db: Database, rows: Sequence[RunRow], options: Options) -> ComparedRuns:
+    """Read the win rates of the runs for a table that selects the episodes itself."""
+    return read_compared_runs(db, rows, quantity=SELECTED_RATE, rate=AUTO)
+
+
+def _read_curves(
+    db: Database, rows: Sequence[RunRow], options: CurveOptions, *, quantity: str = SELECTED_RATE
+) -> ComparedRuns:
+    """Read the curves of a quantity, on the x axis of the options."""
+    return read_compared_runs(db, rows, quantity=quantity, rate=options.rate, x_axis=options.x_axis)
+
+
+def _read_learning_curves(db: Database, rows: Sequence[RunRow], options: LearningCurveOptions) -> ComparedRuns:
+    return _read_curves(db, rows, options, quantity=options.quantity)
+
+
+def join_finals(
+    runs: ComparedRuns, options: BudgetOptions, rate: Literal["greedy", "robust"] | None = None
+) -> Comparison:
     """Group win rates by variant for final numbers, at the budget of the options; see `ComparedRuns.join_finals`."""
-    return runs.join_finals(include_unfinished=options[INCLUDE_UNFINISHED], budget=options[BUDGET], rate=rate)
+    return runs.join_finals(include_unfinished=options.include_unfinished, budget=options.budget, rate=rate)
 
 
-def _join_plotted(runs: ComparedRuns, options: Options) -> Comparison:
-    """Group the drawn curves by variant, without the hidden methods.
+def _join_plotted(runs: ComparedRuns, options: CurveOptions) -> Comparison:
+    """Group the drawn curves by variant.
 
     Raises:
         ConfigError: If no run has a curve.
     """
-    comparison = runs.join_plotted(include_unfinished=options[INCLUDE_UNFINISHED])
+    comparison = runs.join_plotted(include_unfinished=options.include_unfinished)
     if not comparison.groups:
         reason = REASONS_WITHOUT_VALUE.get(comparison.quantity.key, "no evaluation yet")
         run_id = next(iter(runs.rows))
         raise ConfigError(f"Run {run_id} has {reason}", hint="Wait for the first one, or select another run.")
-    return comparison.without(options[HIDDEN_METHODS])
+    return comparison
 
 
-def _draw(
-    runs: ComparedRuns, options: Options, *, name: str, title: str = "", note: str = "", per_seed: bool = False
-) -> Chart:
-    return draw_comparison(
-        _join_plotted(runs, options), options.aggregation, per_seed=per_seed,
-        curve_style=CurveStyle(options[SMOOTH], options[LOG_AXES]), x=runs.x, name=name, title=title, note=note,
-    )  # fmt: skip
-
-
-def _learning_curves(runs: ComparedRuns, options: Options) -> Chart:
-    key = options[QUANTITY]
-    if options[RATE] not in (AUTO, find_rate(key, options[RATE])):
+def _draw_learning_curves(runs: ComparedRuns, options: LearningCurveOptions) -> Chart:
+    key = options.quantity
+    if options.rate not in (AUTO, find_rate(key, options.rate)):
         rule = f"has no effect, because quantity = {key} is drawn"
-        raise ConfigError(rule, key="rate", value=options[RATE], hint="Remove one of the two.")
-    return _draw(runs, options, name="learning-curves", per_seed=options[PER_SEED])
+        raise ConfigError(rule, key="rate", value=options.rate, hint="Remove one of the two.")
+    comparison = _join_plotted(runs, options).without(options.hidden_methods)
+    curve_style = CurveStyle(options.smooth, tuple(options.log_axes))
+    return draw_comparison(
+        comparison, options.aggregation, per_seed=options.per_seed, curve_style=curve_style, x=runs.x
+    )
 
 
-def _read_baselines(db: Database, rows: Sequence[RunRow], options: Options) -> BaselineRuns:
+def _draw_mu_w(runs: ComparedRuns, options: StyledCurveOptions) -> Chart:
+    curve_style = CurveStyle(options.smooth, tuple(options.log_axes))
+    comparison = _join_plotted(runs, options)
+    return draw_comparison(comparison, options.aggregation, curve_style=curve_style, x=runs.x, name="mu-w")
+
+
+def _draw_ablation(runs: ComparedRuns, options: CurveOptions) -> Chart:
+    comparison, title = _join_plotted(runs, options), "Ablation"
+    return draw_comparison(comparison, options.aggregation, x=runs.x, name="ablation", title=title, note=_ABLATION_NOTE)
+
+
+def _read_baselines(db: Database, rows: Sequence[RunRow], options: CurveOptions) -> BaselineRuns:
     baseline_rows = [row for row in rows if row.algo in BASELINES]
     if not baseline_rows:
         raise ConfigError(f"baselines compares {', '.join(BASELINES)}. No selected run has one of these algorithms")
@@ -380,10 +449,10 @@ def _read_baselines(db: Database, rows: Sequence[RunRow], options: Options) -> B
         for row in rows
         if row.algo not in BASELINES
     ]
-    return BaselineRuns(read_comparison(db, baseline_rows, options), tuple(others))
+    return BaselineRuns(_read_curves(db, baseline_rows, options), tuple(others))
 
 
-def _baselines(data: BaselineRuns, options: Options) -> Chart:
+def _draw_baselines(data: BaselineRuns, options: CurveOptions) -> Chart:
     comparison = _join_plotted(data.runs, options)
     comparison = replace(comparison, excluded_runs=(*comparison.excluded_runs, *data.others))
     drawn_algos = {group.variant.algo for group in comparison.groups}
@@ -397,72 +466,74 @@ def _baselines(data: BaselineRuns, options: Options) -> Chart:
     return draw_comparison(comparison, options.aggregation, x=data.runs.x, name="baselines", title=title, note=note)
 
 
-def _read_mu_w(db: Database, rows: Sequence[RunRow], options: Options) -> ComparedRuns:
-    return read_compared_runs(db, rows, quantity=SELECTED_MU_W, rate=options[RATE], x_axis=options[X_AXIS])
+def _read_mu_w(db: Database, rows: Sequence[RunRow], options: CurveOptions) -> ComparedRuns:
+    return _read_curves(db, rows, options, quantity=SELECTED_MU_W)
 
 
-def _win_rates(runs: ComparedRuns, options: Options) -> Table:
-    return tabulate_win_rates(join_finals(runs, options), options.aggregation, options[FINAL])
+def _tabulate_win_rates(runs: ComparedRuns, options: SeedResultOptions) -> Table:
+    return tabulate_win_rates(join_finals(runs, options), options.aggregation, options.final)
 
 
-def _falls(runs: ComparedRuns, options: Options) -> Table:
+def _tabulate_falls(runs: ComparedRuns, options: FallOptions) -> Table:
     return tabulate_falls(join_finals(runs, options), options.aggregation)
 
 
-def _mu_w_table(runs: ComparedRuns, options: Options) -> Table:
+def _tabulate_mu_w(runs: ComparedRuns, options: MuWOptions) -> Table:
     all_runs = join_seeds(*runs.rated, include_unfinished=True)
-    if options[MU_W_STEPS]:
-        return tabulate_mu_w(all_runs, dict.fromkeys(all_runs.tasks, options[MU_W_STEPS]), options.aggregation)
+    if options.mu_w_steps:
+        return tabulate_mu_w(all_runs, dict.fromkeys(all_runs.tasks, options.mu_w_steps), options.aggregation)
     return tabulate_mu_w(all_runs, list_mu_w_steps(runs, options), options.aggregation)
 
 
-def list_mu_w_steps(runs: ComparedRuns, options: Options) -> dict[str, tuple[int, ...]]:
-    """List the env steps of the table of mu_w for each task, if the option `MU_W_STEPS` is not set.
+def list_mu_w_steps(runs: ComparedRuns, options: UnfinishedOptions) -> dict[str, tuple[int, ...]]:
+    """List the env steps of the table of mu_w for each task, if the option `at` is not set.
 
     They are those of the runs with the most common budget of the task. Runs that have not finished count on a task
     without results, or if they are included.
     """
     all_runs = join_seeds(*runs.rated, include_unfinished=True)
-    results = select_common_budget(all_runs if options[INCLUDE_UNFINISHED] else join_seeds(*runs.rated, final=True))
+    results = select_common_budget(all_runs if options.include_unfinished else join_seeds(*runs.rated, final=True))
     unfinished = [group for group in all_runs.groups if group.variant.task not in results.tasks]
     return choose_mu_w_steps([*results.groups, *unfinished])
 
 
-def _published(runs: ComparedRuns, options: Options) -> Table:
-    return tabulate_with_published(join_finals(runs, options, "greedy"), options.aggregation, options[FINAL])
+def _tabulate_published(runs: ComparedRuns, options: PublishedOptions) -> Table:
+    return tabulate_with_published(join_finals(runs, options, "greedy"), options.aggregation, options.final)
 
 
-def _runs(runs: StoredRuns, options: Options) -> Table:
+def _tabulate_runs(runs: StoredRuns, options: Options) -> Table:
     caption = "win_rate is the win rate of a run's last evaluation."
     return make_plain_table(list_runs(runs.db, limit=None).loc[:, list(TABLE_COLUMNS)], caption=caption)
 
 
 FIGURES = (
     FigureKind(
-        "learning-curves", _learning_curves, read_comparison,
-        options=(*CURVE_OPTIONS, WINDOW, QUANTITY, PER_SEED, *_STYLE_OPTIONS, HIDDEN_METHODS),
+        "learning-curves", _draw_learning_curves, _read_learning_curves, LearningCurveOptions,
         question="How do variants learn, over seeds?",
     ),
     FigureKind(
-        "baselines", _baselines, _read_baselines, CURVE_OPTIONS,
+        "baselines", _draw_baselines, _read_baselines, CurveOptions,
         question="How does EMTC compare with the baselines?", pages=("compare",),
     ),
     FigureKind(
-        "mu-w", partial(_draw, name="mu-w"), _read_mu_w, (*CURVE_OPTIONS, *_STYLE_OPTIONS),
+        "mu-w", _draw_mu_w, _read_mu_w, StyledCurveOptions,
         question="How does the area under the curve grow?", pages=("compare",),
     ),
     FigureKind(
-        "ablation", partial(_draw, name="ablation", title="Ablation", note=_ABLATION_NOTE), read_comparison,
-        CURVE_OPTIONS, question="What does each part of EMTC contribute?", pages=("compare",),
+        "ablation", _draw_ablation, _read_curves, CurveOptions,
+        question="What does each part of EMTC contribute?", pages=("compare",),
     ),
 )  # fmt: skip
 TABLES = (
-    TableKind("runs", _runs, selects_runs=False),
-    TableKind("win-rates", _win_rates, read_comparison, FINAL_OPTIONS, section=PageSection("compare", "Win rates")),
-    TableKind("falls", _falls, read_comparison, (*BUDGET_OPTIONS, RATE), section=PageSection("compare", "Win rates")),
-    TableKind("mu-w", _mu_w_table, read_comparison, (*RATE_OPTIONS, MU_W_STEPS), section=PageSection("compare", "μ̄_w")),
+    TableKind("runs", _tabulate_runs, selects_runs=False),
     TableKind(
-        "published", _published, read_comparison, (CENTER, BAND, INCLUDE_UNFINISHED, BUDGET, FINAL),
+        "win-rates", _tabulate_win_rates, read_comparison, SeedResultOptions,
+        section=PageSection("compare", "Win rates"),
+    ),
+    TableKind("falls", _tabulate_falls, read_comparison, FallOptions, section=PageSection("compare", "Win rates")),
+    TableKind("mu-w", _tabulate_mu_w, read_comparison, MuWOptions, section=PageSection("compare", "μ̄_w")),
+    TableKind(
+        "published", _tabulate_published, read_all_rates, PublishedOptions,
         required_runs=f"finished runs on a map with published win rates: {', '.join(list_published_maps())}",
         section=PageSection("compare", "Published results"),
     ),

@@ -1,6 +1,6 @@
 """Charts and tables of the findings of a study: win rates, claims, measures of each run, and settings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -15,18 +15,18 @@ from app.analysis.findings import (
     StudyRuns,
     compute_findings,
     describe_samples,
-    measure_runs,
     read_studies,
     read_win_rates,
 )
+from app.analysis.measures import MEASURES, Measure, measure_runs
 from app.analysis.series import Comparison, Group, get_seed
 from app.analysis.settings import is_irrelevant_for_learning
 from app.analysis.significance import MIN_SEEDS, NEGLIGIBLE, Verdict
-from app.analysis.study_plans import EMTC, EMU, MEASURES, NO_TCGM, QPLEX
+from app.analysis.study_plans import StudyPlan
 from app.analysis.tables import MISSING, Cell, Column, Table, make_plain_table, make_table
 from app.analysis.variants import list_differences
 from app.figures.curve_style import CurveStyle
-from app.figures.figure import NO_OPTIONS, FigureKind, StoredRuns, TableKind
+from app.figures.figure import FigureKind, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart
 from app.figures.named.comparisons import EXPLANATION, count_seeds, format_difference, format_p
 from app.figures.named.curves import draw_comparison
@@ -37,15 +37,12 @@ from storage.runs.rows import RunRow
 
 MAX_LINES: Final = 4
 """Largest number of variants in the chart of a task."""
-_PREFERRED_ARMS: Final = (EMTC, NO_TCGM, EMU, QPLEX)
-"""Variants with priority in the chart of a task, in this order."""
 AGGREGATION: Final = Aggregation("mean", "ci")
 """Line and band of the charts of a study."""
 SUBTITLE: Final = "mean over seeds; band: 95 % interval"
 WINDOWS_PER_BUDGET: Final = 20
 """The smoothing window of the curves is the budget divided by this number."""
 
-_HOLM: Final = "p (Holm) is adjusted over the claims of a plan on the same task, primary measures only."
 VERDICTS: Final[dict[Verdict, str]] = {
     "supported": "p (Holm) < .05, and the estimate has the sign that the claim states.",
     "contradicted": "p (Holm) < .05, and the estimate has the opposite sign.",
@@ -57,7 +54,16 @@ VERDICTS: Final[dict[Verdict, str]] = {
 }
 """The rule for each verdict."""
 
-_CLAIM_COLUMNS = ("claim", "task", "compared", "measure", "estimate", "n", "p (Holm)", "verdict")
+_CLAIM_COLUMNS: Final[tuple[str, ...]] = (
+    "claim",
+    "task",
+    "compared",
+    "measure",
+    "estimate",
+    "n",
+    "p (Holm)",
+    "verdict",
+)
 _FINDING_COLUMNS = (
     *("study", "claim", "compared", "task", "measure", "n", "estimate", "p", "p (Holm)", "p (randomization)"),
     *("detectable", "P(improvement)", "verdict"),
@@ -73,12 +79,14 @@ class TaskLines(NamedTuple):
     others: tuple[Group, ...]
 
 
-def select_lines(comparison: Comparison) -> TaskLines:
-    """Select the variants for the chart of one task: EMTC, No-TCGM, EMU, QPLEX, then others, at most `MAX_LINES`."""
+def select_lines(comparison: Comparison, plan: StudyPlan) -> TaskLines:
+    """Select the variants for the chart of one task: the first `MAX_LINES` in the order of the plan, then others."""
+    variants = list(plan.variants.values())
 
     def rank(group: Group) -> int:
-        matches = (index for index, arm in enumerate(_PREFERRED_ARMS) if arm.matches(group.seeds[0]))
-        return next(matches, len(_PREFERRED_ARMS))
+        settings = group.seeds[0].settings
+        ranks = (index for index, variant in enumerate(variants) if variant.matches(settings))
+        return next(ranks, len(variants))
 
     groups = sorted(comparison.groups, key=rank)[:MAX_LINES]
     methods = {group.variant.method for group in groups}
@@ -92,7 +100,7 @@ def compute_smoothing_window(comparison: Comparison) -> int:
     return max(seed.target_steps for seed in comparison.seeds) // WINDOWS_PER_BUDGET
 
 
-def draw_win_rates(lines_by_task: Sequence[TaskLines], options: Options = NO_OPTIONS) -> Chart:
+def draw_win_rates(lines_by_task: Sequence[TaskLines], options: Options) -> Chart:
     """Draw the win rates of a study, smoothed, with 95 % intervals of the mean over seeds: one panel for each task.
 
     Raises:
@@ -128,45 +136,48 @@ def _draw_task(lines: TaskLines) -> Chart:
     return replace(chart, subtitle=f"{SUBTITLE}; smoothed over {window:,} env steps")
 
 
-def tabulate_claims(studies: Sequence[StudyFindings], options: Options = NO_OPTIONS) -> Table:
+def tabulate_claims(studies: Sequence[StudyFindings], options: Options) -> Table:
     """Make a table with one row for each claim and task: the primary measure and the verdict.
 
     The column "detectable" exists only if a verdict is "cannot tell". The column "study" exists only if there are
     several studies.
     """
-    primary = [(study, finding) for study in studies for finding in study.findings if finding.is_primary]
-    rows = [dict(zip(_FINDING_COLUMNS, _make_finding_row(study, finding), strict=True)) for study, finding in primary]
-    undecided = [finding.verdict == "cannot tell" for _, finding in primary]
-    for row, is_undecided in zip(rows, undecided, strict=True):
-        row["detectable"] = row["detectable"] if is_undecided else np.nan
-    names = [*(["study"] if len(studies) > 1 else []), *_CLAIM_COLUMNS, *(["detectable"] if any(undecided) else [])]
-    measures = {finding.measure.title: finding.measure.meaning for _, finding in primary}
-    caption = " ".join(
-        [
-            f"The primary measure of each claim. {EXPLANATION} {_HOLM}",
-            *(f"{title}: {meaning}." for title, meaning in measures.items()),
-            *(describe_study(study) for study in studies),
-        ]
-    )
-    columns = [Column(name, format=_FORMATS.get(name, "")) for name in names]
+    rows = []
+    measures: dict[str, str] = {}
+    has_undecided = False
+    for study in studies:
+        for finding in study.findings:
+            if not finding.is_primary:
+                continue
+            row = dict(zip(_FINDING_COLUMNS, _make_finding_row(study, finding), strict=True))
+            if finding.verdict == "cannot tell":
+                has_undecided = True
+            else:
+                row["detectable"] = np.nan
+            rows.append(row)
+            measures[finding.measure.title] = finding.measure.meaning
+    names: list[str] = ["study"] if len(studies) > 1 else []
+    names += _CLAIM_COLUMNS
+    if has_undecided:
+        names.append("detectable")
+    introduction = f"The primary measure of each claim. {EXPLANATION} {_describe_correction(studies)}"
     values = [[row[name] for name in names] for row in rows]
-    return make_table(columns, values, caption=caption, excluded=_list_excluded(studies))
+    return _make_findings_table(names, values, studies, introduction=introduction, measures=measures)
 
 
-def tabulate_findings(studies: Sequence[StudyFindings], options: Options = NO_OPTIONS) -> Table:
+def tabulate_findings(studies: Sequence[StudyFindings], options: Options) -> Table:
     """Make a table with one row for each claim, task and measure. Only the primary measure has a verdict."""
-    rows = [_make_finding_row(study, finding) for study in studies for finding in study.findings]
-    measures = {finding.measure.title: finding.measure.meaning for study in studies for finding in study.findings}
-    caption = " ".join(
-        [
-            f"{EXPLANATION} {_HOLM} "
-            "detectable: smallest difference that a test at p < .05 detects with a power of 80 %.",
-            *(f"{title}: {meaning}." for title, meaning in measures.items()),
-            *(describe_study(study) for study in studies),
-        ]
+    rows = []
+    measures: dict[str, str] = {}
+    for study in studies:
+        for finding in study.findings:
+            rows.append(_make_finding_row(study, finding))
+            measures[finding.measure.title] = finding.measure.meaning
+    introduction = (
+        f"{EXPLANATION} {_describe_correction(studies)} "
+        "detectable: smallest difference that a test at p < .05 detects with a power of 80 %."
     )
-    columns = [Column(name, format=_FORMATS.get(name, "")) for name in _FINDING_COLUMNS]
-    return make_table(columns, rows, caption=caption, excluded=_list_excluded(studies))
+    return _make_findings_table(_FINDING_COLUMNS, rows, studies, introduction=introduction, measures=measures)
 
 
 def describe_study_runs(study: StudyRuns) -> str:
@@ -181,57 +192,87 @@ def describe_study_runs(study: StudyRuns) -> str:
 
 def describe_study(study: StudyFindings) -> str:
     """Write the runs and commits of a study, with a warning if runs of different commits are compared."""
-    mixed = sorted(
-        {f"claim {finding.claim.number} on {finding.task}" for finding in study.findings if len(finding.commits) > 1}
-    )
-    warning = f" WARNING: runs of different commits are compared in {'; '.join(mixed)}." if mixed else ""
-    samples = f" {study.samples}" if study.samples else ""
-    return f"{study.plan.title}: {describe_study_runs(study)}{samples}{warning}"
+    sentences = [f"{study.plan.title}: {describe_study_runs(study)}"]
+    if study.samples:
+        sentences.append(study.samples)
+    mixed = {
+        f"claim {finding.claim.number} on {finding.task}" for finding in study.findings if len(finding.commits) > 1
+    }
+    if mixed:
+        sentences.append(f"WARNING: runs of different commits are compared in {'; '.join(sorted(mixed))}.")
+    return " ".join(sentences)
 
 
-def tabulate_measures(runs: StoredRuns, options: Options = NO_OPTIONS) -> Table:
-    """Make a table of the measures that the findings use: one row for each run, one column for each measure."""
-    lines, samples = [], []
+def tabulate_measures(runs: StoredRuns, options: Options) -> Table:
+    """Make a table of all measures: one row for each run, one column for each measure."""
+    rows, samples = [], []
     for study in read_studies(*runs):
         samples.append(describe_samples(runs.db, study))
         numbers = measure_runs(runs.db, study.rows, study.comparison.seeds)
         for group in study.comparison.groups:
             for seed in group.seeds:
-                values = [(measure.title, numbers[measure.key].get(seed.id)) for measure in MEASURES]
-                cells = [
-                    MISSING if value is None else Cell(f"{value:.4g}", value, n=1, statistic=title)
-                    for title, value in values
-                ]
-                lines.append(
-                    [study.plan.title, group.variant.task, group.variant.name, get_seed(seed), seed.id, *cells]
-                )
-    columns = ["study", "task", "variant", "seed", "run", *(measure.title for measure in MEASURES)]
-    meanings = [f"{measure.title}: {measure.meaning}." for measure in MEASURES]
-    return make_table(columns, lines, caption=" ".join(filter(None, [*meanings, *samples])))
+                cells = [_make_measure_cell(measure, numbers[name].get(seed.id)) for name, measure in MEASURES.items()]
+                rows.append([study.plan.title, group.variant.task, group.variant.name, get_seed(seed), seed.id, *cells])
+    columns = ["study", "task", "variant", "seed", "run", *(measure.title for measure in MEASURES.values())]
+    meanings = [f"{measure.title}: {measure.meaning}." for measure in MEASURES.values()]
+    return make_table(columns, rows, caption=" ".join(filter(None, [*meanings, *samples])))
 
 
-def tabulate_settings(runs: StoredRuns, options: Options = NO_OPTIONS) -> Table:
+def tabulate_settings(runs: StoredRuns, options: Options) -> Table:
     """Make a table of the settings that differ between the variants of a task, for each study."""
-    parts, configs = [], {row.id: row.config for row in runs.rows}
+    configs = {row.id: row.config for row in runs.rows}
+    first_columns = ["study", "task", "setting"]
+    frames = [pd.DataFrame(columns=pd.Index(first_columns))]
     for study in read_studies(*runs):
         for task in study.comparison.tasks:
             variants = [group.variant for group in study.comparison.groups if group.variant.task == task]
-            frame = list_differences(configs, variants)
-            frame = frame[
-                [key not in ("seed", "algo") and not is_irrelevant_for_learning(key) for key in frame["setting"]]
+            differences = list_differences(configs, variants)
+            differences.columns = ["setting", *(variant.name for variant in variants)]
+            is_compared = [
+                key not in ("seed", "algo") and not is_irrelevant_for_learning(key) for key in differences["setting"]
             ]
-            frame.columns = ["setting", *(variant.name for variant in variants)]
-            parts.append(frame.assign(study=study.plan.title, task=task))
-    whole = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame({"study": [], "task": [], "setting": []})
-    names = [name for name in whole.columns if name not in ("study", "task", "setting")]
-    frame = pd.DataFrame(whole, columns=pd.Index(["study", "task", "setting", *names]), dtype="object").fillna(MISSING)
+            frames.append(differences[is_compared].assign(study=study.plan.title, task=task))
+    settings = pd.concat(frames, ignore_index=True)
+    variant_names = [name for name in settings.columns if name not in first_columns]
+    settings = settings.reindex(columns=[*first_columns, *variant_names]).astype("object").fillna(MISSING)
     caption = "Settings that differ between the variants of a task, except algo and seed."
-    return make_plain_table(frame, caption=caption)
+    return make_plain_table(settings, caption=caption)
 
 
-def _list_excluded(studies: Sequence[StudyRuns]) -> list[str]:
+def _make_measure_cell(measure: Measure, value: float | None) -> Cell | str:
+    return MISSING if value is None else Cell(f"{value:.4g}", value, n=1, statistic=measure.title)
+
+
+def _make_findings_table(
+    names: Sequence[str],
+    rows: Sequence[Sequence[Cell | str | float]],
+    studies: Sequence[StudyFindings],
+    *,
+    introduction: str,
+    measures: Mapping[str, str],
+) -> Table:
+    """Make a table of findings with its caption and the list of excluded runs.
+
+    Args:
+        names: Names of the columns.
+        rows: The cells.
+        studies: The studies with these findings.
+        introduction: First sentences of the caption.
+        measures: Title → meaning of the measures in the table.
+    """
+    meanings = [f"{title}: {meaning}." for title, meaning in measures.items()]
+    caption = " ".join([introduction, *meanings, *(describe_study(study) for study in studies)])
     excluded = [str(run) for study in studies for run in study.comparison.excluded_runs]
-    return excluded + [f"planned, without result: {run}" for study in studies for run in study.missing]
+    excluded += [f"planned, without result: {run}" for study in studies for run in study.missing]
+    columns = [Column(name, format=_FORMATS.get(name, "")) for name in names]
+    return make_table(columns, rows, caption=caption, excluded=excluded)
+
+
+def _describe_correction(studies: Sequence[StudyFindings]) -> str:
+    """Write over which claims the p values are corrected."""
+    has_families = any(len({claim.family for claim in study.plan.claims}) > 1 for study in studies)
+    claims = "the claims of one family of a plan" if has_families else "the claims of a plan"
+    return f"p (Holm) is adjusted over {claims} on the same task, primary measures only."
 
 
 def _make_finding_row(study: StudyFindings, finding: Finding) -> list[Cell | str | float]:
@@ -266,7 +307,10 @@ def _read_findings(db: Database, rows: Sequence[RunRow], options: Options) -> Se
 
 
 def _read_win_rates(db: Database, rows: Sequence[RunRow], options: Options) -> list[TaskLines]:
-    return [select_lines(comparison) for study in read_studies(db, rows) for comparison in read_win_rates(db, study)]
+    lines_by_task = []
+    for study in read_studies(db, rows):
+        lines_by_task += [select_lines(comparison, study.plan) for comparison in read_win_rates(db, study)]
+    return lines_by_task
 
 
 FIGURES = (

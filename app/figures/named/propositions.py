@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from app.analysis.format import format_number, format_percent
-from app.figures.figure import NO_OPTIONS, FigureKind
+from app.figures.figure import FigureKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.options import Options
 from app.figures.theme import BETA, DELTA_MEM, LOSS, OKABE_ITO, RETURN
@@ -63,7 +63,7 @@ def compute_proposition_1(db: Database, rows: Sequence[RunRow], options: Options
     return check_proposition_1(task, solution.v, memory, transitions, delta=DELTA)
 
 
-def draw_proposition_1(result: Proposition1, options: Options = NO_OPTIONS) -> Chart:
+def draw_proposition_1(result: Proposition1, options: Options | None = None) -> Chart:
     """Draw each transition at (Δ_opt, Δ_mem) with the diagonal and its ±α band.
 
     ε_rep: largest difference of V* between a state and the state of its recalled node. ε_store: largest error of a
@@ -120,7 +120,7 @@ def compute_proposition_2(db: Database, rows: Sequence[RunRow], options: Options
     return GradientComparisons(compare("greedy"), compare("greedy", clamp=True), compare("random"))
 
 
-def draw_proposition_2(comparisons: GradientComparisons, options: Options = NO_OPTIONS) -> Chart:
+def draw_proposition_2(comparisons: GradientComparisons, options: Options | None = None) -> Chart:
     """Draw the distance between both gradients, and the mean gate, over the distance of H from V*."""
     unclamped, clamped, random_actions = comparisons
     gradients = (

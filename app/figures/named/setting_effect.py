@@ -5,7 +5,7 @@ with different values of the other settings. The line has no interval, and the c
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 
@@ -20,20 +20,27 @@ from app.analysis.settings import LABEL, is_read, learning_settings, name_run_al
 from app.figures.figure import FigureKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.named.curves import join_finals, make_subtitle, read_comparison
-from app.figures.options import BAND, CENTER, FINAL, FINAL_OPTIONS, Option, Options
+from app.figures.options import CenterOptions, Option, ResultOptions
 from app.figures.theme import Style, make_styles
 from emtc_core.config.base import IMPORTED
 from emtc_core.errors import ConfigError
 
-SETTING: Final[Option[str]] = Option(
-    "setting", str, "a setting with different numbers in these runs, for example memory.delta", "",
-    label="Setting",
-    help="A setting with numbers that differ between the runs. Default: the one with the most values",
-)  # fmt: skip
 _NAME: Final = "setting-effect"
-_OPTIONS: Final = (*(option for option in FINAL_OPTIONS if option is not BAND), SETTING)
 _LOG_RATIO: Final = 20.0
 """The axis is logarithmic if the largest value is at least this multiple of the smallest one."""
+
+
+class SettingEffectOptions(ResultOptions, CenterOptions):
+    """Options of the effect of a setting."""
+
+    setting: Annotated[
+        str,
+        Option(
+            "Setting",
+            "A setting with numbers that differ between the runs. Default: the one with the most values",
+            rule="a setting with different numbers in these runs, for example memory.delta",
+        ),
+    ] = ""
 
 
 def list_varied_settings(seeds: Sequence[SeedRun]) -> list[str]:
@@ -58,17 +65,17 @@ def _find_number(seed: SeedRun, key: str) -> float | None:
     return float(value) if is_read(key, str(seed.settings.get("algo"))) else None
 
 
-def _draw(runs: ComparedRuns, options: Options) -> Chart:
+def _draw(runs: ComparedRuns, options: SettingEffectOptions) -> Chart:
     comparison = join_finals(runs, options)
     varied = list_varied_settings(comparison.seeds)
     if not varied:
         raise ConfigError("needs finished runs that differ in a setting with numbers", key=_NAME)
-    setting = options[SETTING] or varied[0]
+    setting = options.setting or varied[0]
     if setting not in varied:
-        raise ConfigError(f"must be one of {', '.join(varied)}", key=SETTING.name, value=setting)
+        raise ConfigError(f"must be one of {', '.join(varied)}", key="setting", value=setting)
     others = [key for key in varied if key != setting]
-    aggregation = Aggregation(options[CENTER] or "mean", "none" if others else "ci")
-    rule, quantity = options[FINAL], comparison.quantity
+    aggregation = Aggregation(options.center or "mean", "none" if others else "ci")
+    rule, quantity = options.final, comparison.quantity
     numbers = {seed.id: number for seed in comparison.seeds if (number := _find_number(seed, setting)) is not None}
     seeds = [seed for seed in comparison.seeds if seed.id in numbers]
     smallest, largest = min(numbers.values()), max(numbers.values())
@@ -147,7 +154,7 @@ def _draw_algo(
 
 FIGURES = (
     FigureKind(
-        _NAME, _draw, read_comparison, _OPTIONS,
+        _NAME, _draw, read_comparison, SettingEffectOptions,
         question="How does the win rate depend on a setting?", pages=("compare",),
     ),
 )  # fmt: skip

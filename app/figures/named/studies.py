@@ -44,15 +44,12 @@ from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Grid, Heatmap
 from app.figures.named.curves import X_LABEL, clip_fractions, draw_line, make_subtitle
 from app.figures.options import (
-    BAND,
-    BUDGET,
-    BUDGET_OPTIONS,
-    FINAL,
-    FINAL_OPTIONS,
-    INCLUDE_UNFINISHED,
-    RATE,
-    RATE_OPTIONS,
-    Options,
+    CenterOptions,
+    RatedBudgetOptions,
+    ResultOptions,
+    SeedOptions,
+    SeedRateOptions,
+    SeedResultOptions,
 )
 from app.figures.theme import Style, make_styles
 from emtc_core.config.resolve import Value, flatten_tree
@@ -61,24 +58,30 @@ from emtc_core.errors import ConfigError
 SeedNumber = Callable[[SeedRun], float]
 """Computes one number of a run, for example its final win rate."""
 MakeScale = Callable[[Sequence[SeedRun]], BinomialScale]
-_HEATMAP_OPTIONS = tuple(option for option in FINAL_OPTIONS if option is not BAND)
 TRAINING_FRACTIONS = (1 / 3, 2 / 3, 1.0)
 
 
-def _lambda_heatmap(runs: StoredRuns, options: Options) -> Heatmap:
+class HeatmapOptions(ResultOptions, CenterOptions):
+    """Options of a heat map of final win rates."""
+
+
+class EmbedderOptions(SeedOptions, RatedBudgetOptions):
+    """Options of the table of the embedders."""
+
+
+def _lambda_heatmap(runs: StoredRuns, options: HeatmapOptions) -> Heatmap:
     labels = ("λ_rcon", "λ_cl")
     return _draw_heatmap(runs, options, "lambda-heatmap", "Loss weights of the embedder", LAMBDAS, labels)
 
 
-def _augmentation(runs: StoredRuns, options: Options) -> Heatmap:
+def _augmentation(runs: StoredRuns, options: HeatmapOptions) -> Heatmap:
     labels = ("p_mask [fraction]", "σ [normalised state]")
     return _draw_heatmap(runs, options, "augmentation", "Augmentation of the embedder", AUGMENTATION, labels)
 
 
-def _tau_study(runs: StoredRuns, options: Options) -> Chart:
+def _tau_study(runs: StoredRuns, options: SeedRateOptions) -> Chart:
     """Draw the win rate for each temperature schedule, and the schedules in the panel below."""
-    unfinished, rate = options[INCLUDE_UNFINISHED], options[RATE]
-    comparison = read_study(*runs, include_unfinished=unfinished, rate=rate, final=False)
+    comparison = read_study(*runs, include_unfinished=options.include_unfinished, rate=options.rate, final=False)
     seeds, aggregation, quantity = comparison.seeds, options.aggregation or Aggregation(), comparison.quantity
     check_one_study("tau-study", seeds, TAUS)
     seeds_by_tau = group_seeds(seeds, *TAUS)
@@ -104,11 +107,11 @@ def _tau_study(runs: StoredRuns, options: Options) -> Chart:
     return _make_chart("tau-study", "Gate temperature", X_LABEL, panels, caption, comparison, aggregation)
 
 
-def _mu_w_by_delta(runs: StoredRuns, options: Options) -> Chart:
+def _mu_w_by_delta(runs: StoredRuns, options: SeedResultOptions) -> Chart:
     """Draw μ̄_w and the final win rate of each embedder over the merge radius δ, on a logarithmic axis."""
     comparison = _read_finals(runs, options)
     seeds, aggregation = comparison.seeds, options.aggregation or Aggregation()
-    rule, quantity = options[FINAL], comparison.quantity
+    rule, quantity = options.final, comparison.quantity
     check_one_study("mu-w-by-delta", seeds, (DELTA, EMBEDDER))
     if not seeds:
         raise ConfigError("mu-w-by-delta needs a finished run", hint="Wait until one finishes, or select other runs.")
@@ -141,14 +144,13 @@ def _mu_w_by_delta(runs: StoredRuns, options: Options) -> Chart:
     return _make_chart("mu-w-by-delta", "Merge radius", "log₁₀ δ", panels, caption, comparison, aggregation)
 
 
-def _read_finals(runs: StoredRuns, options: Options) -> Comparison:
-    unfinished, rate = options[INCLUDE_UNFINISHED], options[RATE]
-    return read_study(*runs, include_unfinished=unfinished, rate=rate, budget=options[BUDGET])
+def _read_finals(runs: StoredRuns, options: RatedBudgetOptions) -> Comparison:
+    return read_study(*runs, include_unfinished=options.include_unfinished, rate=options.rate, budget=options.budget)
 
 
 def _draw_heatmap(
     runs: StoredRuns,
-    options: Options,
+    options: HeatmapOptions,
     name: str,
     title: str,
     keys: tuple[str, str],
@@ -170,7 +172,7 @@ def _draw_heatmap(
     ys, xs = (sorted({value for run in settings if isinstance(value := run.get(key), int | float)}) for key in keys)
     if not (ys and xs):  # imported runs
         raise ConfigError(f"{name} needs runs with the settings {' and '.join(keys)}")
-    aggregation, rule = options.aggregation or Aggregation(), options[FINAL]
+    aggregation, rule = options.aggregation or Aggregation(), options.final
     grids = []
     for task in dict.fromkeys(map(name_task, settings)):
         values, counts = np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.int64)
@@ -288,7 +290,7 @@ def _make_chart(
     return Chart(name, title, x_label, tuple(panels), caption, description, subtitle=subtitle)
 
 
-def _embedders(runs: StoredRuns, options: Options) -> Table:
+def _embedders(runs: StoredRuns, options: EmbedderOptions) -> Table:
     """Make the table of μ̄_w over seeds of runs without gate.
 
     There is one row for each task and merge radius, and one column for each training fraction and embedder.
@@ -330,12 +332,12 @@ def _embedders(runs: StoredRuns, options: Options) -> Table:
     return _make_table(table, columns, caption, best, comparison)
 
 
-def _augmentation_table(runs: StoredRuns, options: Options) -> Table:
+def _augmentation_table(runs: StoredRuns, options: SeedResultOptions) -> Table:
     """Make the table of final win rates: one row for each combination of masking and noise, one column per task."""
     aggregation = options.aggregation or Aggregation()
     comparison = _read_finals(runs, options)
     seeds = find_studies(comparison.seeds, AUGMENTATION, lambda seed: seed.settings.get(EMBEDDER) == "tcse")
-    tasks, final = list(dict.fromkeys(seed.task for seed in seeds)), options[FINAL]
+    tasks, final = list(dict.fromkeys(seed.task for seed in seeds)), options.final
     quantity = comparison.quantity
     table, cells_by_task = [], {task: [] for task in tasks}
     for (p_mask, sigma), group in group_seeds(seeds, *AUGMENTATION).items():
@@ -390,25 +392,25 @@ def _make_table(
 
 FIGURES = (
     FigureKind(
-        "lambda-heatmap", _lambda_heatmap, options=_HEATMAP_OPTIONS,
+        "lambda-heatmap", _lambda_heatmap, options=HeatmapOptions,
         question="Which weights of the two losses are best?",
     ),
-    FigureKind("tau-study", _tau_study, options=RATE_OPTIONS, question="Which gate temperature is best?"),
+    FigureKind("tau-study", _tau_study, options=SeedRateOptions, question="Which gate temperature is best?"),
     FigureKind(
-        "mu-w-by-delta", _mu_w_by_delta, options=FINAL_OPTIONS,
+        "mu-w-by-delta", _mu_w_by_delta, options=SeedResultOptions,
         question="How good are the embedders at each merge radius?",
     ),
     FigureKind(
-        "augmentation", _augmentation, options=_HEATMAP_OPTIONS, question="Which masking and noise are best?"
+        "augmentation", _augmentation, options=HeatmapOptions, question="Which masking and noise are best?"
     ),
 )  # fmt: skip
 TABLES = (
     TableKind(
-        "mu-w-embedders", _embedders, options=(*BUDGET_OPTIONS, RATE),
+        "mu-w-embedders", _embedders, options=EmbedderOptions,
         required_runs="finished runs with the gate off that differ only in embed.type or memory.delta",
     ),
     TableKind(
-        "augmentation", _augmentation_table, options=FINAL_OPTIONS,
+        "augmentation", _augmentation_table, options=SeedResultOptions,
         required_runs="finished runs with embed.type = tcse that differ only in embed.p_mask or embed.sigma",
     ),
 )  # fmt: skip

@@ -28,7 +28,7 @@ Leaf = bool | int | float | str
 Study = Literal["lambda-heatmap", "tau-study", "augmentation", "delta-embedder", "ablation", "learning-curves"]
 MOST_SEEDS = 100
 _MAX_FAULTS = 20
-_SOURCE_NAME = "sweep file"
+_SWEEP_FILE = "sweep file"
 _FOLDER = files("app.jobs.sweeps").joinpath("templates")
 _TOP_LEVEL_KEYS = {
     "seed": "seeds = 3",
@@ -41,7 +41,7 @@ _TOP_LEVEL_KEYS = {
 """Settings that have a key at the top of a sweep file, with an example."""
 _FILE_KEYS = {"algo": "algo", "env.name": "env", "env.map": "map", "train.t_max": "steps", "preset": "preset"}
 """Setting → key at the top of a sweep file, for settings that have one value for all runs."""
-_LISTS = {
+_LIST_RULES = {
     "seeds": f"a list of whole numbers, or how many (1 to {MOST_SEEDS})",
     "map": "one map or a list of maps",
     "algo": "one algorithm or a list of algorithms",
@@ -192,42 +192,35 @@ class SweepFile(ConfigSection):
         for key, values in (("seeds", self.seeds), ("map", self.map), ("algo", self.algo)):
             if len(values) > 1:
                 rule = "must have one value if the file has [optuna]"
-                hint = "Train the best trial with more afterwards."
-                raise SettingError(Fault(key, values, rule, hint))
+                raise SettingError(Fault(key, values, rule, hint="Train the best trial with more afterwards."))
         return self
 
     @model_validator(mode="after")
     def _check_tables(self) -> "SweepFile":
         """Refuse a setting in two tables, and a setting that has a key at the top of the file."""
-        for key in [*self.common, *self.list_varied_settings()]:
+        for key in [*self.common, *self.varied_settings]:
             if key in _TOP_LEVEL_KEYS:
                 rule = f"must be set at the top of a sweep file: {_TOP_LEVEL_KEYS[key]}"
                 raise SettingError(Fault(key, rule=rule))
-        n_tables = Counter([*self.common, *self.grid, *self._list_searched_settings()])
+        n_tables = Counter([*self.common, *self.grid, *self.searched_settings])
         repeated = [key for key, n in n_tables.items() if n > 1]
         if repeated:
             rule = "must be in only one of [set], [grid], [random], [optuna]"
             raise SettingError(*(Fault(key, rule=rule) for key in repeated))
         return self
 
-    def list_varied_settings(self) -> list[str]:
-        """List the settings that vary between the runs. A setting of several variants is listed several times."""
+    @property
+    def searched_settings(self) -> list[str]:
+        """Settings in the ranges of a random search, or in the space of a search by Optuna."""
+        if self.random is not None:
+            return list(self.random.ranges)
+        return list(self.optuna.space) if self.optuna is not None else []
+
+    @property
+    def varied_settings(self) -> list[str]:
+        """Settings that vary between the runs, except algorithm, map and seed."""
         of_variants = [key for variant in self.variant for key in variant.changes]
-        return [*self.grid, *self._list_searched_settings(), *of_variants]
-
-    def _list_searched_settings(self) -> list[str]:
-        ranges = self.random.ranges if self.random else {}
-        space = self.optuna.space if self.optuna else {}
-        return [*dict.fromkeys([*ranges, *space])]
-
-
-def read_sweep_file(path: Path) -> SweepFile:
-    """Read a sweep file.
-
-    Raises:
-        ConfigError: If the file cannot be read, or with all of its faults.
-    """
-    return parse_sweep(read_text(path))
+        return [*self.grid, *self.searched_settings, *of_variants]
 
 
 def parse_sweep(text: str) -> SweepFile:
@@ -236,7 +229,7 @@ def parse_sweep(text: str) -> SweepFile:
     Raises:
         ConfigError: With all faults of the text.
     """
-    return _validate(parse_toml(text, _SOURCE_NAME))
+    return _validate(parse_toml(text, _SWEEP_FILE))
 
 
 def change_settings(file: SweepFile, settings: Sequence[str] = (), *, steps: int | None = None) -> SweepFile:
@@ -253,9 +246,9 @@ def change_settings(file: SweepFile, settings: Sequence[str] = (), *, steps: int
     changes = parse_overrides(settings) | ({"train.t_max": steps} if steps is not None else {})
     if not changes:
         return file
-    conflicts = sorted(changes.keys() & set(file.list_varied_settings()))
-    if conflicts:
-        raise ConfigError(*(Fault(key, rule="varies between the runs of the sweep file") for key in conflicts))
+    varied = sorted(changes.keys() & set(file.varied_settings))
+    if varied:
+        raise ConfigError(*(Fault(key, rule="varies between the runs of the sweep file") for key in varied))
     content = file.model_dump(by_alias=True, exclude_unset=True)
     content["set"] = dict(file.common)
     for key, value in changes.items():
@@ -275,13 +268,12 @@ def _validate(tree: Mapping[str, Any]) -> SweepFile:
             faults[_MAX_FAULTS:] = [Fault(rule=f"There are {len(faults) - _MAX_FAULTS:,} more faults")]
         raise ConfigError(*faults) from exc
     except RecursionError as exc:
-        raise ConfigError("is nested too deeply", key=_SOURCE_NAME) from exc
+        raise ConfigError("is nested too deeply", key=_SWEEP_FILE) from exc
 
 
 def write_sweep_file(file: SweepFile) -> str:
     """Write a sweep file as TOML. `parse_sweep` of the text gives an equal file."""
-    all_values = file.model_dump(mode="json")
-    content = {key: value for key, value in all_values.items() if value not in (None, "", [], {})}
+    content = {key: value for key, value in file.model_dump(mode="json").items() if value not in (None, "", [], {})}
     tables = {key: content.pop(key) for key in ("set", "grid", "random", "optuna") if key in content}
     variants = content.pop("variant", [])
     for name in ("random", "optuna"):
@@ -319,8 +311,8 @@ def _read_faults(exc: ValidationError) -> list[Fault]:
         path = [str(part) for part in details["loc"] if not isinstance(part, int)]
         setting = _find_setting(path)
         cause = details.get("ctx", {}).get("error")
-        new_faults = cause.faults if isinstance(cause, SettingError) else [_make_fault(details, path, setting)]
-        for fault in new_faults:
+        causes = cause.faults if isinstance(cause, SettingError) else [_make_fault(details, path, setting)]
+        for fault in causes:
             # Pydantic reports an error for each type that a value may have. The first one is about its own type.
             key = setting or fault.key
             faults.setdefault((key, "" if setting else fault.rule), replace(fault, key=key))
@@ -329,12 +321,13 @@ def _read_faults(exc: ValidationError) -> list[Fault]:
 
 def _find_setting(path: list[str]) -> str:
     """Return the setting at a path of the file, or "" if the path is a key of the file itself."""
-    table, *parts = path or [""]
-    if table in ("set", "grid") and parts:
-        return parts[0]
-    if table in ("random", "optuna", "variant") and len(parts) > 1 and parts[0] in ("set", "ranges", "space"):
-        return parts[1]
-    return ""
+    match path:
+        case ["set" | "grid", setting, *_]:
+            return setting
+        case ["random" | "optuna" | "variant", "set" | "ranges" | "space", setting, *_]:
+            return setting
+        case _:
+            return ""
 
 
 def _make_fault(details: ErrorDetails, path: list[str], setting: str) -> Fault:
@@ -348,8 +341,8 @@ def _make_fault(details: ErrorDetails, path: list[str], setting: str) -> Fault:
         return Fault(key, rule="must be in a sweep file", hint=hint)
     if setting:
         return _make_setting_fault(path[0], setting, value, is_item=isinstance(details["loc"][-2], int))
-    if path and path[0] in _LISTS and kind in ("tuple_type", "too_short"):
-        return Fault(path[0], value, f"must be {_LISTS[path[0]]}")
+    if path and path[0] in _LIST_RULES and kind in ("tuple_type", "too_short"):
+        return Fault(path[0], value, f"must be {_LIST_RULES[path[0]]}")
     return Fault(key, value, format_rule(details))
 
 
@@ -375,9 +368,16 @@ def _flatten_ranges(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]
 
 def list_templates() -> dict[str, SweepFile]:
     """List the templates by name: first those for a laptop (`-demo`), then those of the paper."""
-    names = [file.name.removesuffix(".toml") for file in _FOLDER.iterdir() if file.name.endswith(".toml")]
-    names.sort(key=lambda name: (not name.endswith("-demo"), name))
+    names = sorted(_list_template_names(), key=lambda name: (not name.endswith("-demo"), name))
     return {name: parse_sweep(read_template(name)) for name in names}
+
+
+def _list_template_names() -> list[str]:
+    """List the names of the sweep files in the folder of the templates, which also contains study files."""
+    file_names = [file.name for file in _FOLDER.iterdir()]
+    return [
+        name.removesuffix(".toml") for name in file_names if name.endswith(".toml") and not name.endswith(".study.toml")
+    ]
 
 
 def read_template(name: str) -> str:
@@ -391,7 +391,7 @@ def read_template(name: str) -> str:
 
 def is_sweep_file(name: str) -> bool:
     """Return whether a name is that of a template, or the path of a file."""
-    return _is_file(name) or f"{name}.toml" in {template.name for template in _FOLDER.iterdir()}
+    return _is_file(name) or name in _list_template_names()
 
 
 def _is_file(name: str) -> bool:
@@ -409,4 +409,4 @@ def find_sweep_file(file: str) -> SweepFile:
     """
     if is_sweep_file(file) and not _is_file(file):
         return parse_sweep(read_template(file))
-    return read_sweep_file(Path(file))
+    return parse_sweep(read_text(Path(file)))

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +14,7 @@ from pydantic import ValidationError
 
 from app.analysis.quantities import EVALUATION_QUANTITIES
 from app.analysis.settings import name_algo, write_value
-from app.jobs.launch_request import find_changed_settings
+from app.jobs import launch_request
 from app.jobs.sweeps.file import Leaf, OptunaSearch, Range, SweepFile
 from emtc_core.config.base import convert_errors
 from emtc_core.config.resolve import Value, describe_fields, flatten, resolve, suggest
@@ -26,8 +25,7 @@ from emtc_core.metrics import METRICS
 from storage.runs.sweeps import PlannedRun
 
 MAX_RUNS = 5000
-_MAX_COUNT = 10**15
-"""Largest number of runs that is counted exactly."""
+_HUGE = 10**15
 _MAX_FAULTS = 20
 
 
@@ -82,8 +80,7 @@ class Plan:
     @property
     def env_modules(self) -> frozenset[str]:
         """Modules of environments that the file names by import path. A process that trains the sweep imports them."""
-        modules = {find_map_module(run.config.env) for run in self.runs}
-        return frozenset(module for module in modules if module)
+        return frozenset(filter(None, (find_map_module(run.config.env) for run in self.runs)))
 
     def to_rows(self, seeds: Collection[int] | None = None) -> list[PlannedRun]:
         """List the runs for the queue. The list is empty for a search, because its trials are queued one by one.
@@ -121,9 +118,8 @@ def make_plan(file: SweepFile) -> Plan:
     Raises:
         ConfigError: With all faults: unknown keys, values out of bounds, two identical runs, too many runs.
     """
-    n_runs = count_runs(file)
-    if n_runs > MAX_RUNS:
-        got = f"{n_runs:,}" if n_runs < _MAX_COUNT else f"{_MAX_COUNT:,} or more"
+    if (n_runs := count_runs(file)) > MAX_RUNS:
+        got = f"{n_runs:,}" if n_runs < _HUGE else f"{_HUGE:,} or more"
         raise ConfigError(f"must be at most {MAX_RUNS:,}, the sweep file has {got}", key="number of runs")
     plan = Plan(file, ())
     if file.optuna:
@@ -145,20 +141,12 @@ def parse_seeds(text: str, plan: Plan) -> frozenset[int]:
     Raises:
         ConfigError: If the text has another format, or names a seed that is not in the sweep file.
     """
-    seeds: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,10})(?:\s*-\s*(\d{1,10}))?\s*", part)
-        if match is None:
-            raise ConfigError("must be written as 1-3,5", key="--seeds", value=text)
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last - first >= MAX_RUNS:
-            raise ConfigError(f"must name at most {MAX_RUNS:,} seeds", key="--seeds", value=text)
-        seeds |= set(range(first, last + 1))
+    seeds = frozenset(launch_request.parse_seeds(text, key="--seeds", max_seeds=MAX_RUNS))
     plan_seeds = {run.seed for run in plan.runs}
-    if not seeds or not seeds <= plan_seeds:
+    if not seeds <= plan_seeds:
         rule = f"must name seeds of the sweep file ({min(plan_seeds)} to {max(plan_seeds)})"
         raise ConfigError(rule, key="--seeds", value=text)
-    return frozenset(seeds)
+    return seeds
 
 
 def plan_algorithms(config: RunConfig, algos: Sequence[str], seeds: Sequence[int], *, name: str = "") -> Plan:
@@ -183,7 +171,7 @@ def plan_algorithms(config: RunConfig, algos: Sequence[str], seeds: Sequence[int
         "preset": config.preset,
         "steps": config.train.t_max,
         "seeds": list(seeds),
-        "set": {key: settings[key] for key in find_changed_settings(settings)},
+        "set": {key: settings[key] for key in launch_request.find_changed_settings(settings)},
     }
     try:
         return make_plan(SweepFile.model_validate(content))
@@ -240,7 +228,7 @@ def trial_key(sweep_id: str, number: int) -> str:
     return f"{sweep_id}-trial-{number}"
 
 
-def convert_to_setting_type(key: str, value: Leaf) -> Leaf:
+def as_setting(key: str, value: Leaf) -> Leaf:
     """Convert a number of a range to the type of its setting: 8.0 becomes 8 for an integer setting."""
     is_integer = isinstance(value, float) and value.is_integer() and is_integer_setting(key)
     return int(value) if is_integer else value
@@ -252,7 +240,7 @@ def is_integer_setting(key: str) -> bool:
 
 
 def count_runs(file: SweepFile) -> int:
-    """Count the runs of a sweep file without listing them, up to `_MAX_COUNT`."""
+    """Count the runs of a sweep file without listing them. A number of at least `_HUGE` is returned as `_HUGE`."""
     if file.optuna:
         return file.optuna.trials
     n_variants = sum(1 if variant.algo else len(file.algo) for variant in file.variant) or len(file.algo)
@@ -260,8 +248,8 @@ def count_runs(file: SweepFile) -> int:
     n_runs = 1
     for n in (len(file.seeds), len(file.map), n_variants, n_samples, *map(len, file.grid.values())):
         n_runs *= n
-        if n_runs >= _MAX_COUNT:  # the full product of a long file would have too many digits for a message
-            return _MAX_COUNT
+        if n_runs >= _HUGE:  # the full product of a long file would have too many digits for a message
+            return _HUGE
     return n_runs
 
 
@@ -272,16 +260,18 @@ def _plan_trials(plan: Plan, search: OptunaSearch) -> Iterator[SweepRun]:
         ConfigError: If a bound or a choice of the space is not a valid value, or the metric is unknown.
     """
     for key, space in search.space.items():
-        for value in space if isinstance(space, tuple) else (space.low, space.high):
-            make_trial(plan, 0, {key: convert_to_setting_type(key, value)})
+        values = space if isinstance(space, tuple) else (space.low, space.high)
+        for value in values:
+            make_trial(plan, 0, {key: as_setting(key, value)})
     if search.metric not in (*EVALUATION_QUANTITIES, *METRICS):
         hint = suggest(search.metric, [*EVALUATION_QUANTITIES, *METRICS])
         raise ConfigError("must be a quantity or a logged metric", key="optuna.metric", value=search.metric, hint=hint)
     first = make_trial(plan, 0, {})
     for number in range(search.trials):
-        label = f"trial {number}"
-        cell = replace(first.cell, label=label)
-        yield replace(first, key=trial_key(plan.id, number), name=f"{plan.file.name} · {label}", cell=cell)
+        name = f"{plan.file.name} · trial {number}"
+        yield replace(
+            first, key=trial_key(plan.id, number), name=name, cell=replace(first.cell, label=f"trial {number}")
+        )
 
 
 def _resolve_all(file: SweepFile, cells: Iterable[Combination]) -> list[RunConfig]:
@@ -340,14 +330,9 @@ def _list_cells(file: SweepFile) -> Iterator[Combination]:
         variant_settings = dict(variant.changes) if variant else {}
         for point, sample in product(grid, _draw_samples(file)):
             varied = {**point, **sample}
-            yield Combination(
-                map=map,
-                algo=algo,
-                variant=name,
-                changes={**varied, **variant_settings},
-                label=_make_label(file, map, algo, name, varied),
-                preset=variant.preset if variant else None,
-            )
+            label = _make_label(file, map, algo, name, varied)
+            preset = variant.preset if variant else None
+            yield Combination(map, algo, name, {**varied, **variant_settings}, label, preset)
 
 
 def _draw_samples(file: SweepFile) -> list[dict[str, Leaf]]:
@@ -363,10 +348,8 @@ def _draw(rng: np.random.Generator, space: Range | tuple[Leaf, ...]) -> Leaf:
     if isinstance(space, tuple):
         return space[int(rng.integers(len(space)))]
     if space.log:
-        value = math.exp(rng.uniform(math.log(space.low), math.log(space.high)))
-    else:
-        value = rng.uniform(space.low, space.high)
-    return float(f"{value:.4g}")
+        return float(f"{math.exp(rng.uniform(math.log(space.low), math.log(space.high))):.4g}")
+    return float(f"{rng.uniform(space.low, space.high):.4g}")
 
 
 def _make_label(file: SweepFile, map: str, algo: str, variant: str | None, varied: Mapping[str, Value]) -> str:

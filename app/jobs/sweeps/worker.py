@@ -9,6 +9,7 @@ signal, its trainers write checkpoints and its runs go back to the queue. The tr
 
 import math
 import socket
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping
@@ -19,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from app.analysis.provenance import library_versions
-from app.jobs.launch import StartedTrainer, check_startable, claim_and_start
+from app.jobs.launch import check_startable, start_trainer
 from app.jobs.resume import examine_checkpoints
 from app.jobs.signals import LEAVE_SIGNAL, STOP_SIGNALS, handle_signals
 from emtc_core.config.resolve import config_from_stored
@@ -118,6 +119,14 @@ class EligibilityCheck:
             f"it was trained on {row.host}, and {status.folder} contains none of its checkpoints. Start a worker "
             f"there, or start the run again from step 0 with: emtc resume {claim.run_id} --start-again"
         )
+
+
+@dataclass(frozen=True)
+class StartedTrainer:
+    """A claimed run and the process that trains it."""
+
+    claim: ClaimedRun
+    process: subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True)
@@ -309,19 +318,20 @@ class WorkerLoop:
         try:
             self._claimer.check_database()
             while len(self._trainers) < self._jobs and not self._leave.is_requested:
-                trainer = claim_and_start(
+                claim = self._claim_run()
+                if claim is None:
+                    return True
+                process = start_trainer(
                     self._db,
-                    self._claim_run,
+                    claim,
                     for_worker=True,
                     gpu_share=self._gpu_share,
                     lowers_priority=self._lowers_priority,
                 )
-                if trainer is None:
-                    return True
-                self._trainers[trainer.run_id] = trainer
-                row = find_run(self._db, trainer.run_id)
-                verb = "resumes" if trainer.claim.resume else "starts"
-                self._announce(f"Run {trainer.run_id} {verb}: {row.name}.")
+                self._trainers[claim.run_id] = StartedTrainer(claim, process)
+                row = find_run(self._db, claim.run_id)
+                verb = "resumes" if claim.resume else "starts"
+                self._announce(f"Run {claim.run_id} {verb}: {row.name}.")
             self._last_error = self._file_missing_at = None
         except StorageError as error:  # a locked database or an unreachable server: try again at the next poll
             self._report_error(str(error))
@@ -380,7 +390,7 @@ class WorkerLoop:
                 self._report_error(str(error))
                 if is_transient(self._db, error):
                     continue
-            del self._trainers[trainer.run_id]
+            del self._trainers[trainer.claim.run_id]
             self._report_end(trainer.claim)
 
     def _requeue_or_fail(self, claim: ClaimedRun) -> None:

@@ -6,27 +6,29 @@ parameter `with` lists them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.comparable import COMMON, OWN_END, Budget, parse_budget
-from app.analysis.finals import FINAL_RULES, FinalRule
 from app.analysis.format import escape_markdown, format_run_count
 from app.analysis.series import Comparison
-from app.figures.options import BUDGET, FINAL
+from app.figures.options import BudgetOptions, FinalRuleOptions
 from app.ui import data, messages, view
 from app.ui.compared import get_bundle_run_names, list_bundle_runs
-from app.ui.page_state import RUNS, Choice, Flag
+from app.ui.page_state import RUNS, Flag
 from app.ui.widgets import run_filters
-from storage.queries.run_search import RunFilter
+from app.ui.widgets.option_widget import OptionWidget
+from storage.queries.run_search import RunFilter, matching_ids, run_names
+from storage.queries.runs import find_run_names
 
 MAX_AUTOMATIC = 1000
 """Number of runs that are compared without a click. Their curves are read within a second."""
 MAX_LISTED = 200
 """Number of runs in the list for single runs: the newest that match. The search finds the others."""
-_FINAL = Choice(FINAL.parameter, "compare")
-_BUDGET = Choice(BUDGET.parameter, "compare")
+_FINAL = OptionWidget(FinalRuleOptions, "final", "compare", kind="buttons")
+_BUDGET = OptionWidget(BudgetOptions, "budget", "compare")
 _ALL_RUNS = Flag("every", "compare")
 
 
@@ -77,7 +79,7 @@ def choose_runs(bar: DeltaGenerator) -> list[str]:
     with bar:
         run_filter = _choose_filter()
         bundles = _choose_bundles(run_filter)
-        names, n_matching = data.run_names(run_filter, MAX_LISTED)
+        names, n_matching = data.cached(run_names, ttl=2)(run_filter, limit=MAX_LISTED)
     with bar if len(RUNS.read()) < 2 else st.container():  # the names of several runs need the whole width
         selected_ids, n_unknown = _select_runs(names | bundles.names, n_matching)
     if n_unknown:
@@ -96,19 +98,17 @@ def select_only(run_ids: list[str]) -> None:
     RUNS.write(run_ids)
 
 
-def choose_final(lengths: Sequence[int]) -> tuple[FinalRule, Budget]:
+def choose_final(lengths: Sequence[int]) -> dict[str, Any]:
     """Draw the choice of the final win rate of a run, and of the env steps at which runs are compared.
 
     Args:
         lengths: The different lengths of the runs [env steps].
+
+    Returns:
+        The values of the options `budget` and `final`.
     """
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="bottom"):
-        budget = _choose_budget(lengths)
-        chosen = st.segmented_control(
-            FINAL.label, **_FINAL.bind(FINAL_RULES, FINAL.choices.__getitem__), required=True,
-            help="Successive evaluations vary while a policy is learned, so a single evaluation is a random sample.",
-        )  # fmt: skip
-    return FINAL.parse(chosen), budget
+        return {"budget": _choose_budget(lengths), "final": _FINAL.draw()}
 
 
 def show_length_note(comparison: Comparison) -> None:
@@ -157,7 +157,7 @@ def _select_runs(listed_names: dict[str, str], n_matching: int) -> tuple[list[st
         Ids of the selected runs, and the number of runs in the URL that do not exist.
     """
     prefixes = [text.lower() for text in RUNS.read()]
-    names = data.names_of(prefixes) | get_bundle_run_names(prefixes)
+    names = data.cached(find_run_names, ttl=5)(prefixes) | get_bundle_run_names(prefixes)
     selected_ids = list(dict.fromkeys(run_id for prefix in prefixes for run_id in names if run_id.startswith(prefix)))
     n_unknown = sum(not any(run_id.startswith(prefix) for run_id in names) for prefix in prefixes)
     key = RUNS.key
@@ -180,7 +180,7 @@ def _select_runs(listed_names: dict[str, str], n_matching: int) -> tuple[list[st
 
 def _list_matching_runs(run_filter: RunFilter, n_matching: int, bundle_note: str) -> list[str]:
     """List all evaluated runs that match, and show their number."""
-    run_ids = data.matching_ids(replace(run_filter, evaluated=True, visibility="drawn"), "-created")
+    run_ids = matching_ids(data.database(), replace(run_filter, evaluated=True, visibility="drawn"), sort="-created")
     n_other = n_matching - len(run_ids)
     note = f" {n_other:,} more have no evaluation yet, or are hidden." if n_other > 0 else ""
     if filters := run_filters.describe(run_filter):
@@ -204,24 +204,18 @@ def _list_matching_runs(run_filter: RunFilter, n_matching: int, bundle_note: str
 
 def _choose_budget(lengths: Sequence[int]) -> Budget:
     """Draw the choice of the env steps at which runs are compared. The URL may contain any number."""
-    labels = {COMMON: "most common length", OWN_END: "each run's own end (marked)"}
-    text = _BUDGET.read()
+    labels, parameter = _BUDGET.option.choices, _BUDGET.parameter
+    text = parameter.read()
     try:
         url_budget = parse_budget(text or COMMON)
         if text is not None and text != str(url_budget):
-            _BUDGET.write(str(url_budget))
+            parameter.write(str(url_budget))
     except ValueError:
         url_budget = COMMON
-        _BUDGET.reject(labels[COMMON])
+        parameter.reject(labels[COMMON])
     if len(lengths) < 2:
         return url_budget
-    options: list[str] = [COMMON, *map(str, lengths), OWN_END]
-    options += [str(url_budget)] if str(url_budget) not in options else []
-    chosen = st.selectbox(
-        BUDGET.label, width=260,
-        **_BUDGET.bind(options, lambda option: labels.get(option) or f"{int(option):,} env steps"),
-        help="These runs have different lengths. A win rate after 4,000 env steps is not comparable with one after "
-        "40,000 env steps. Only runs of the most common length of their map are compared, or all runs at the number of "
-        "env steps that you select. Shorter runs are listed below the tables.",
-    )  # fmt: skip
+    budgets: list[str] = [COMMON, *map(str, lengths), OWN_END]
+    budgets += [str(url_budget)] if str(url_budget) not in budgets else []
+    chosen = _BUDGET.draw(budgets, lambda budget: labels.get(budget) or f"{int(budget):,} env steps", width=260)
     return parse_budget(chosen)

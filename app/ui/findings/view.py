@@ -1,6 +1,5 @@
 """The page of a study: its question, win rates by task, the table of claims, and the tables of details."""
 
-from importlib.resources import files
 from typing import Final
 
 import streamlit as st
@@ -9,8 +8,8 @@ from app.analysis.format import escape_markdown
 from app.analysis.provenance import describe_runs
 from app.analysis.series import Comparison
 from app.analysis.significance import Verdict
+from app.analysis.study_plans import StudyPlan
 from app.analysis.tables import MISSING, Table
-from app.figures.figure import NO_OPTIONS
 from app.figures.named.findings import (
     AGGREGATION,
     VERDICTS,
@@ -18,10 +17,11 @@ from app.figures.named.findings import (
     describe_study_runs,
     select_lines,
 )
+from app.figures.options import Options
 from app.figures.registry import TABLES, draw_chart
 from app.ui import guide, messages, view
 from app.ui.findings import studies
-from app.ui.findings.studies import Study
+from app.ui.findings.studies import StoredStudy
 from app.ui.page_state import RUNS, SWEEP, Choice, Flag
 from app.ui.widgets import canvas, pin, result_table
 
@@ -64,7 +64,7 @@ def show() -> None:
     _show_links(study)
 
 
-def _select_study(all_studies: list[Study]) -> Study:
+def _select_study(all_studies: list[StoredStudy]) -> StoredStudy:
     if len(all_studies) == 1:
         return all_studies[0]
     by_title = {study.plan.title: study for study in all_studies}
@@ -72,7 +72,7 @@ def _select_study(all_studies: list[Study]) -> Study:
     return by_title[str(title)]
 
 
-def _show_charts(comparisons: list[Comparison], study: Study) -> None:
+def _show_charts(comparisons: list[Comparison], study: StoredStudy) -> None:
     if not comparisons:
         messages.empty(
             "No run of this study has been evaluated yet.", "The charts appear after the first evaluation of a run."
@@ -84,8 +84,8 @@ def _show_charts(comparisons: list[Comparison], study: Study) -> None:
                 _show_chart(comparison, study)
 
 
-def _show_chart(comparison: Comparison, study: Study) -> None:
-    lines = select_lines(comparison)  # in_chart: curves that are drawn; others: curves that are left out
+def _show_chart(comparison: Comparison, study: StoredStudy) -> None:
+    lines = select_lines(comparison, study.plan)  # in_chart: curves that are drawn; others: curves that are left out
     chart = draw_chart("study-win-rates", [lines])
     smooth, quantity = compute_smoothing_window(lines.in_chart), comparison.quantity.key
     by_id = {row.id: row for row in study.rows}
@@ -115,10 +115,10 @@ def _show_chart(comparison: Comparison, study: Study) -> None:
         )
 
 
-def _show_claims(study: Study) -> None:
+def _show_claims(study: StoredStudy) -> None:
     with st.spinner("Comparing the variants seed by seed …"):
         results = studies.measure_claims(study)
-    table = TABLES["claims"].tabulate([results], NO_OPTIONS)
+    table = TABLES["claims"].tabulate([results], Options())
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.subheader("Claims", width="content")
         result_table.download(table, key="claims", stem="claims")
@@ -135,6 +135,7 @@ def _show_claims(study: Study) -> None:
     else:
         messages.empty("No claim has been measured yet.", "A claim needs a finished run of each of its variants.")
     _show_missing_runs(results.missing)
+    _show_postponed_parts(study.plan)
     with st.expander("Measures, tests, verdicts", icon=":material/function:"):
         st.caption(escape_markdown(table.caption))
         st.caption("\n".join(f"- **{verdict}**: {escape_markdown(rule)}" for verdict, rule in VERDICTS.items()))
@@ -190,26 +191,35 @@ def _show_missing_runs(missing: tuple[str, ...]) -> None:
             st.caption(text)
 
 
-def _show_details(study: Study) -> None:
+def _show_postponed_parts(plan: StudyPlan) -> None:
+    """List the postponed parts of the plan, with day and reason."""
+    if not plan.postponed:
+        return
+    with st.expander("Postponed parts of the plan", icon=":material/event_busy:"):
+        lines = [f"{part.what}, postponed on {part.when}: {part.why}" for part in plan.postponed]
+        st.caption("\n".join(f"- {escape_markdown(line)}" for line in lines))
+
+
+def _show_details(study: StoredStudy) -> None:
     measures = st.expander("Results of all claims", icon=":material/table_rows:", **_MEASURES.bind())
     numbers = st.expander("Measures of each run", icon=":material/numbers:", **_RUN_MEASURES.bind())
     settings = st.expander("Settings that differ", icon=":material/difference:", **_SETTINGS.bind())
     plan = st.expander("Study plan", icon=":material/assignment:", **_PLAN.bind())
     if measures.open:
         with measures, messages.guarded():
-            _show_table(TABLES["findings"].tabulate([studies.measure_claims(study)], NO_OPTIONS), key="findings")
+            _show_table(TABLES["findings"].tabulate([studies.measure_claims(study)], Options()), key="findings")
     if numbers.open:
         with numbers, messages.guarded():
             with st.spinner("Measuring every run …"):
-                table = studies.list_measures(study)
+                table = studies.tabulate(study, "study-measures")
             _show_table(table, key="study-measures")
     if settings.open:
         with settings, messages.guarded():
-            _show_table(studies.list_settings(study), key="study-settings")
+            _show_table(studies.tabulate(study, "study-settings"), key="study-settings")
     if plan.open:
-        with plan:
-            text = files("app.jobs.sweeps").joinpath("templates", study.plan.guide).read_text(encoding="utf-8")
-            st.markdown(text.partition("\n")[2])  # without the first line, the title
+        with plan, messages.guarded():
+            _, _, text = study.plan.read_plan_text().partition("\n")
+            st.markdown(text)  # without the first line, the title
 
 
 def _show_table(table: Table, *, key: str) -> None:
@@ -219,7 +229,7 @@ def _show_table(table: Table, *, key: str) -> None:
     st.caption(escape_markdown(table.caption))
 
 
-def _show_links(study: Study) -> None:
+def _show_links(study: StoredStudy) -> None:
     evaluated = [row.id for row in study.rows if row.win_rate is not None]
     with st.container(horizontal=True, gap="medium"):
         if evaluated:

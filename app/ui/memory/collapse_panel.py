@@ -24,11 +24,13 @@ def show(memory_map: MemoryMap) -> None:
     if not box.open:
         return
     with box, messages.guarded():
+        url = memory_map.choice.key.url
         result = memory_data.get_collapse(
-            memory_map.embedded, memory_map.embedding, memory_map.run.config.get("memory", {})
-        )
+            url, memory_map.embedding, memory_map.embedded,
+            delta=memory_map.delta, delta_space=memory_map.delta_space,
+        )  # fmt: skip
         st.markdown(f"**{escape_markdown(result.verdict)}**")
-        layout = memory_data.get_layout_quality(memory_map.embedded, memory_map.coordinates, memory_map.plane)
+        layout = memory_data.get_layout_quality(url, memory_map.plane, memory_map.embedded, memory_map.coordinates)
         st.dataframe(tabulate_collapse([*result.numbers, *layout]), hide_index=True, height="content")
         rule = f"Yes: the whole interval of R² is below {USELESS:g}. No: above {USEFUL:g}."
         if result.sample:

@@ -7,7 +7,7 @@ landmarks, and place the other nodes between them.
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -28,10 +28,9 @@ from app.analysis.projections.snapshots import (
 from app.analysis.samples import count_nodes, describe_sample
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, parse_numbers
 from app.analysis.settings import name_run_algo
-from app.figures import options as figure_options
 from app.figures.kinds.maps import Cloud
 from app.figures.named.memory_map import (
-    COLOR_SCALE,
+    AtlasOptions,
     MapNodes,
     describe_collapse,
     describe_paths,
@@ -43,15 +42,18 @@ from app.figures.theme import ENDED_STATUSES
 from app.ui import data, memory_data, messages
 from app.ui.memory import atlas, projection_job
 from app.ui.memory.columns import Columns, make_columns
+from app.ui.memory_data import SnapshotKey
 from app.ui.page_state import Choice, Flag, Integer, Text
 from app.ui.widgets import run_picker
 from emtc_core.config.base import MEMORY_ALGO_PREFIXES
 from emtc_core.config.resolve import flatten_tree
 from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.episodes import Trajectory
-from storage.queries.memory import Snapshot
-from storage.queries.run_search import RunFilter
-from storage.runs.rows import RunRow
+from storage.queries.memory import Snapshot, list_runs_with_snapshots, list_snapshots
+from storage.queries.projections import find_embedding, find_projection
+from storage.queries.run_search import RunFilter, run_names
+from storage.queries.runs import find_run_names
+from storage.runs.rows import RunRow, find_run
 
 OWN = "own"
 EMBEDDINGS = {
@@ -128,14 +130,19 @@ class MapChoice:
 
     run: RunRow
     side: Side
+    key: SnapshotKey
     snapshot: Snapshot
-    stamp: str  # creation time, which distinguishes snapshots with a reused id
     projection: ProjectionChoice
 
     @property
     def columns(self) -> Columns:
         """Every quantity of the snapshot's nodes."""
-        return make_columns(self.snapshot, self.stamp)
+        return make_columns(self.key)
+
+    @property
+    def nodes(self) -> str:
+        """A text that identifies the snapshot in its database."""
+        return f"{self.key.snapshot_id}-{self.key.created_at}"
 
 
 @dataclass(frozen=True)
@@ -158,13 +165,25 @@ class MemoryMap:
         """A unique key of the coordinates."""
         chosen = self.choice.projection
         settings = f"{chosen.pair}-{chosen.n}-{chosen.seed}-{chosen.embedder}"
-        return f"{self.snapshot.id}-{self.choice.stamp}-{self.name}-{settings}"
+        return f"{self.choice.nodes}-{self.name}-{settings}"
 
     @property
     def embedding(self) -> str:
         """A unique key of the embedding, independent of the projection."""
-        chosen, nodes = self.choice.projection, f"{self.snapshot.id}-{self.choice.stamp}"
-        return nodes if self.embedded is self.snapshot else f"{nodes}-{chosen.embedder}-{chosen.seed}"
+        if self.embedded is self.snapshot:
+            return self.choice.nodes
+        chosen = self.choice.projection
+        return f"{self.choice.nodes}-{chosen.embedder}-{chosen.seed}"
+
+    @property
+    def delta(self) -> float:
+        """Merge radius of the memory."""
+        return float(self.run.config.get("memory", {}).get("delta", 0.0))
+
+    @property
+    def delta_space(self) -> Literal["raw", "normalized"]:
+        """Space in which the memory compares embeddings."""
+        return "raw" if self.run.config.get("memory", {}).get("delta_space") == "raw" else "normalized"
 
     @property
     def snapshot(self) -> Snapshot:
@@ -181,7 +200,7 @@ class MemoryMap:
         """The values from which a notebook entry computes the same coordinates and the same selection."""
         has_selection = bool(read_selection())
         selection = {text.name: text.read() if has_selection else "" for text in (LASSO, RANGES)}
-        axis_signs = {"turn": memory_data.get_axis_signs(self.snapshot)} if self.method == "pca" else {}
+        axis_signs = {"turn": memory_data.get_axis_signs(self.choice.key)} if self.method == "pca" else {}
         values = asdict(self.choice.projection)
         # "fit": a PCA is fitted to all nodes
         return values | {"snapshot": self.snapshot.id, "method": self.method, "fit": "all"} | axis_signs | selection
@@ -196,19 +215,19 @@ def choose(run: RunRow, side: Side, other_snapshot: int | None = None) -> MapCho
         other_snapshot: Id of the first map's snapshot, if it is of the same run. The default is then another snapshot,
             or another projection if there is only one.
     """
-    snapshots = memory_data.list_snapshots(run.id)
+    snapshots = data.cached(list_snapshots, ttl=2)(run.id)
     if not len(snapshots):
         _show_empty(run)
         return None
     row = _choose_snapshot(snapshots, side, other_snapshot)
     is_same = row["id"] == other_snapshot and len(snapshots) == 1
     projection = _choose_projection(side, default="axes" if is_same else "pca")
-    stamp = str(row["created_at"])
-    snapshot = memory_data.get_snapshot(row["id"], stamp)
+    key = SnapshotKey(data.database_url(), row["id"], str(row["created_at"]))
+    snapshot = memory_data.get_snapshot(key)
     if snapshot.size == 0:
         messages.empty("The memory is empty in this snapshot.", "Choose a later snapshot.")
         return None
-    return MapChoice(run, side, snapshot, stamp, projection)
+    return MapChoice(run, side, key, snapshot, projection)
 
 
 def is_second_map_on() -> bool:
@@ -220,8 +239,10 @@ def is_second_map_on() -> bool:
 def choose_second(run: RunRow, first: MapChoice) -> MapChoice | None:
     """Draw the choices of the second map in one bar; None if its run has no memory to draw."""
     with st.container(horizontal=True, vertical_alignment="top", gap="small"):
-        names = {run.id: run.name} | data.run_names(RunFilter())[0] | data.names_of(_SECOND_RUN.list_texts())
-        with_map = memory_data.runs_with_snapshots()
+        listed_names, _ = data.cached(run_names, ttl=2)(RunFilter())
+        selected_names = data.cached(find_run_names, ttl=5)(_SECOND_RUN.list_texts())
+        names = {run.id: run.name} | listed_names | selected_names
+        with_map = data.cached(list_runs_with_snapshots, ttl=60)()
         names = dict(sorted(names.items(), key=lambda item: (item[0] != run.id, item[0] not in with_map)))
         run_id = st.selectbox(
             "Run of the second map",
@@ -233,7 +254,7 @@ def choose_second(run: RunRow, first: MapChoice) -> MapChoice | None:
             width=220,
         )
         try:
-            second_run = data.get_run(str(run_id))
+            second_run = find_run(data.database(), str(run_id))
         except EmtcError:  # the run was deleted in the meantime
             second_run = run
         return choose(second_run, SECOND, first.snapshot.id if second_run.id == run.id else None)
@@ -257,7 +278,7 @@ def show(choice: MapChoice, other: MapChoice | None = None) -> MemoryMap:
         choice.columns, points, color_limits, view=read_view(), plane=memory_map.plane,
         identity=atlas.MapIdentity(
             channel=choice.side.channel, group="" if other is None else "memories", run=choice.run.id,
-            nodes=f"{snapshot.id}-{choice.stamp}",
+            nodes=choice.nodes,
             kind=f"{projection.method}-{projection.pair}-{projection.embedder}",
         ),
         alt=f"{name_memory(snapshot, choice.run.name)}, {name}.", is_sample=snapshot.whole is not None,
@@ -312,7 +333,7 @@ def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_], episodes:
         episodes: Episodes whose paths are drawn over the nodes.
     """
     snapshot, view, seed = memory_map.snapshot, read_view(), memory_map.choice.projection.seed
-    rows = memory_data.get_sample(snapshot.id, memory_map.choice.stamp, n=MAX_NODES_IN_FILE, seed=seed)
+    rows = memory_data.get_sample(memory_map.choice.key, n=MAX_NODES_IN_FILE, seed=seed)
     rows = rows[is_selected[rows]]
     if snapshot.whole is not None:
         sample = describe_sample(snapshot)
@@ -335,7 +356,7 @@ def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_], episodes:
         traces=paths,
     )
     colors = atlas.PALETTES[view.palette].colors
-    options = figure_options.make_options({figure_options.COLOR: view.color, COLOR_SCALE: colors})
+    options = AtlasOptions(color=view.color, color_scale=colors)
     return find_figure("memory-atlas").draw(nodes, options)  # type: ignore[return-value]  # this figure is a Cloud
 
 
@@ -348,7 +369,7 @@ def make_selected_figure(memory_map: MemoryMap, episodes: Sequence[Trajectory]) 
 def _show_empty(run: RunRow) -> None:
     """Explain why there is no map. If the run has ended, link the runs that have a snapshot."""
     _explain_missing_snapshots(run)
-    if run.live_status in ENDED_STATUSES and (run_ids := memory_data.runs_with_snapshots()):
+    if run.live_status in ENDED_STATUSES and (run_ids := data.cached(list_runs_with_snapshots, ttl=60)()):
         st.caption("Runs with a snapshot of their memory:")
         run_picker.show_run_links("memory", run_ids)
 
@@ -436,7 +457,7 @@ def _project(choice: MapChoice) -> MemoryMap:
     if projection.method == "axes":
         points = select_axes(snapshot.embedding, AXIS_PAIRS[projection.pair])
         return MemoryMap(choice, points, "axes", "embedding axes", snapshot)
-    pca = memory_data.get_pca(snapshot.id, choice.stamp)
+    pca = memory_data.get_pca(choice.key)
     if projection.method not in BACKGROUND:
         return MemoryMap(choice, pca, "pca", "PCA", snapshot)
     if count_distinct_embeddings(snapshot.embedding) < MIN_POINTS:
@@ -453,10 +474,10 @@ def _project_new_embedding(choice: MapChoice) -> MemoryMap:
     """Project the embedding of a newly fitted embedder. Until it is computed, project the run's embedding by PCA."""
     snapshot, projection = choice.snapshot, choice.projection
     embedder_name = EMBEDDINGS[projection.embedder]
-    embedding = memory_data.find_embedding(snapshot.id, projection.embedder, seed=projection.seed)
+    embedding = find_embedding(data.database(), snapshot.id, projection.embedder, seed=projection.seed)
     stored = _get_or_offer_projection(choice, "pca" if projection.method == "axes" else projection.method)
     if embedding is None or stored is None:
-        pca = memory_data.get_pca(snapshot.id, choice.stamp)
+        pca = memory_data.get_pca(choice.key)
         name = "PCA of the run's embedding, shown until the projection is computed"
         return MemoryMap(choice, pca, "pca", name, snapshot)
     new_snapshot = replace(snapshot, embedding=embedding.coordinates)
@@ -471,7 +492,7 @@ def _get_or_offer_projection(choice: MapChoice, method: str) -> tuple[LabeledPoi
     snapshot, projection, name = choice.snapshot, choice.projection, METHODS[method]
     n, embedder = min(projection.n, snapshot.size), None if projection.embedder == OWN else projection.embedder
     params = make_projection_params(method, n=n, seed=projection.seed, embedder=embedder)
-    stored = memory_data.find_projection(snapshot.id, method, params)
+    stored = find_projection(data.database(), snapshot.id, method, params)
     if stored is None:
         label = name if embedder is None else f"{name} of {EMBEDDINGS[embedder]}"
         projection_job.show(

@@ -13,7 +13,7 @@ from app.ui.memory.snapshot_map import MemoryMap
 from app.ui.page_state import Integer
 from emtc_core.errors import EmtcError
 from emtc_core.metrics import CLOSED_BELOW
-from storage.queries.episodes import Trajectory
+from storage.queries.episodes import Trajectory, get_trajectory
 from storage.queries.memory import NodeDetail
 from storage.runs.rows import RunRow
 
@@ -41,7 +41,7 @@ def choose(run: RunRow, memory_map: MemoryMap, detail: NodeDetail) -> Trajectory
     if episode is None or episode == detail.trajectory.episode:
         return None
     try:
-        return data.trajectory(run.id, int(episode))
+        return get_trajectory(data.database(), run.id, int(episode))
     except EmtcError as exc:
         st.caption(escape_markdown(str(exc)))
         return None

@@ -1,7 +1,7 @@
 """*What if*: the gate of a snapshot and of the newest transitions, recomputed with another τ, δ or source of H."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import isfinite
 from typing import Any, get_args
 
@@ -23,10 +23,10 @@ from app.analysis.what_if import (
     read_gate_rules,
     tabulate_what_if,
 )
-from app.figures.figure import NO_OPTIONS
 from app.figures.named.what_if import RecomputedGate
 from app.figures.registry import draw_chart
-from app.ui import data, memory_data, messages
+from app.ui import memory_data, messages, run_data
+from app.ui.memory.snapshot_map import MapChoice
 from app.ui.page_state import Choice, Flag
 from app.ui.widgets import canvas, pin, result_table
 from emtc_core.metrics import CLOSED_BELOW
@@ -55,17 +55,15 @@ _HELP = {
 
 
 @st.fragment
-def show(
-    run: RunRow, snapshot: Snapshot, rows: NDArray[np.int64] | None = None, *, facts: Mapping[str, Any] | None = None
-) -> None:
+def show(choice: MapChoice, rows: NDArray[np.int64] | None = None, *, facts: Mapping[str, Any] | None = None) -> None:
     """Draw the settings and the recomputed gate. It is computed only while the box is open.
 
     Args:
-        run: The run of the memory.
-        snapshot: The snapshot.
+        choice: The snapshot and its run.
         rows: Rows of the snapshot; None for all.
         facts: Options that identify the selected rows; they are stored with a pinned figure.
     """
+    run, snapshot = choice.run, choice.snapshot
     with st.container(key="what_if_box"):
         box = st.expander("What if", icon=":material/tune:", **_OPEN.bind())
     if not box.open:
@@ -73,9 +71,9 @@ def show(
     with box, messages.guarded():
         rules = read_gate_rules(run.config)
         settings = _choose_settings(rules, is_sample=snapshot.whole is not None)
-        stream = memory_data.get_stream(snapshot, rules)
+        stream = memory_data.get_stream(choice.key, rules)
         factor = settings.delta_factor
-        merged = None if factor is None else memory_data.get_merged_nodes(snapshot, rules, factor)
+        merged = None if factor is None else memory_data.get_merged_nodes(choice.key, rules, factor)
         result = evaluate_what_if(snapshot, stream, rules, settings, merged=merged, rows=rows)
         if explanation := explain_tau(result):
             st.warning(escape_markdown(explanation), icon=":material/warning:")
@@ -126,7 +124,7 @@ def _choose_settings(rules: GateRules, *, is_sample: bool) -> WhatIfSettings:
 def _show_result(
     run: RunRow, snapshot: Snapshot, settings: WhatIfSettings, result: WhatIfResult, facts: dict[str, Any]
 ) -> None:
-    chart = draw_chart("what-if", RecomputedGate(result, run.name, snapshot.env_step), NO_OPTIONS)
+    chart = draw_chart("what-if", RecomputedGate(result, run.name, snapshot.env_step))
     left, right = st.columns(2, gap="medium")
     with left:
         table = tabulate_what_if(result)
@@ -136,7 +134,7 @@ def _show_result(
             st.caption(escape_markdown(table.caption))
     with right:
         canvas.show(chart, key="what-if", x_name="share [%]", panel_height=110)
-        facts = facts | {"snapshot": snapshot.id, "question": vars(settings)}
+        facts = facts | {"snapshot": snapshot.id, **asdict(settings)}
         stem = f"{run.id}-{snapshot.env_step}"
         pin.show_with_export(chart, key="what-if", stem=stem, page=PAGE, run=run, facts=facts)
         st.caption(escape_markdown(chart.caption))
@@ -144,7 +142,7 @@ def _show_result(
 
 def _explain_limits(run: RunRow, stream: Stream, rules: GateRules, result: WhatIfResult) -> str:
     """Explain what cannot be recomputed, and why."""
-    gate = data.gate_state(run)
+    gate = run_data.get_gate_verdict(run.id, run.live_status).gate
     removed = gate.values.get("gate/incentive_removed") if gate else None
     n_transitions = len(stream.beta)
     run_removed = (

@@ -20,9 +20,9 @@ from app.analysis.format import (
 )
 from app.analysis.intervals import compute_score_interval
 from app.analysis.settings import list_libraries, write_value
-from app.figures.named.live import MACHINE_METRICS, METRIC_NAMES, read_run_data
-from app.figures.options import make_options
+from app.figures.named.live import MetricOptions, read_run_data
 from app.figures.registry import draw_chart
+from app.figures.run_charts import MACHINE_METRICS
 from app.jobs.launch_request import make_texts, write_command
 from app.ui import data, messages, run_data, view
 from app.ui.live import controls
@@ -31,6 +31,8 @@ from app.ui.run import settings
 from app.ui.widgets import canvas, pin
 from emtc_core.config.base import IMPORTED
 from emtc_core.errors import EmtcError
+from storage.queries.curves import policy_evaluations
+from storage.queries.run_search import list_filter_options
 from storage.queries.runs import list_resumes
 from storage.runs.labels import LONGEST_NOTE, edit_run, tag_runs
 from storage.runs.rows import RunRow, imported_label
@@ -115,8 +117,9 @@ def _show_labels_form(run: RunRow) -> None:
     name, tags, note = f"run-name-{run.id}", f"run-tags-{run.id}", f"run-note-{run.id}"
     set_to_stored({name: run.name, tags: list(run.tags), note: run.notes})
     st.text_input("Name", key=name, max_chars=200, disabled=is_disabled, persist_state="session")
+    all_tags = data.cached(list_filter_options, ttl=5)("all").tags
     st.multiselect(
-        "Tags", sorted({*data.run_choices("all").tags, *run.tags}), key=tags, accept_new_options=True,
+        "Tags", sorted({*all_tags, *run.tags}), key=tags, accept_new_options=True,
         placeholder="Select or type a tag", disabled=is_disabled, persist_state="session",
     )  # fmt: skip
     st.text_area("Note", key=note, max_chars=LONGEST_NOTE, height=110, disabled=is_disabled, persist_state="session")
@@ -156,7 +159,7 @@ def _show_facts(run: RunRow) -> None:
 def _describe_training_time(run: RunRow) -> str:
     if run.started_at is None:
         return "not yet" if imported_label(run.config) is None else "by another program"
-    return f"from {format_time(run.started_at)}, for {format_duration(data.training_s(run))}"
+    return f"from {format_time(run.started_at)}, for {format_duration(run_data.training_s(run))}"
 
 
 def _link_family(run: RunRow) -> str:
@@ -193,7 +196,7 @@ def _show_code(run: RunRow) -> None:
 
 def _show_policies(run: RunRow) -> None:
     """Draw the evaluations of the run's stored policies, if there are any."""
-    frame = data.policy_evaluations(run.id)
+    frame = data.cached(policy_evaluations, ttl=5)([run.id])
     if not len(frame):
         return
     st.subheader("Policy evaluations")
@@ -216,7 +219,7 @@ def _show_machine(run: RunRow) -> None:
         st.caption("No data: the trainer has not reported yet, or its version does not record the use of the machine.")
         return
     names = tuple(name for name in MACHINE_METRICS if name in {*recorded.metrics["name"]})
-    chart = draw_chart("metrics", recorded, make_options({METRIC_NAMES: names}))
+    chart = draw_chart("metrics", recorded, MetricOptions(metrics=names))
     chart = replace(chart, name="machine", title=f"Machine of {run.name}")
     with st.container(horizontal=True, horizontal_alignment="right"):
         pin.show_export(chart, key="run-machine", stem=run.id)

@@ -11,18 +11,21 @@ from app.analysis.format import escape_markdown
 from app.analysis.published import PublishedStudy, find_published
 from app.analysis.tables import Table
 from app.figures.kinds import AnyFigure
+from app.figures.named.comparisons import ComparisonOptions
 from app.figures.named.curves import join_finals, read_comparison
-from app.figures.named.setting_effect import SETTING, list_varied_settings
-from app.figures.options import BAND, RATE, Options, make_options
+from app.figures.named.setting_effect import SettingEffectOptions, list_varied_settings
+from app.figures.options import RateOptions, ResultOptions, SeedResultOptions
 from app.figures.registry import TABLES, find_figure
 from app.ui import data, messages
 from app.ui.page_state import Choice
-from app.ui.widgets import pin, rate_choice, reference_choice, result_table
+from app.ui.widgets import pin, reference_choice, result_table
+from app.ui.widgets.option_widget import OptionWidget
 from storage.runs.rows import RunRow
-from storage.runs.sweeps import Sweep
+from storage.runs.sweeps import Sweep, sweep_runs
 
 _STUDY: Final = Choice("study", "sweeps")
-_SETTING: Final = Choice(SETTING.parameter, "sweeps")
+_RATE: Final = OptionWidget(RateOptions, "rate", "sweeps", kind="buttons", pins_default=True)
+_SETTING: Final = OptionWidget(SettingEffectOptions, "setting", "sweeps")
 _DEFAULT: Final = "own"
 _SETTING_EFFECT: Final = "setting-effect"
 _NAMES: Final = {
@@ -44,32 +47,31 @@ _X_NAMES: Final = {"mu-w-by-delta": "log₁₀ δ"}
 
 def show(sweep: Sweep) -> None:
     """Draw the result, and the figure and table of the study that the sweep file names, or of another study."""
-    runs = data.sweep_runs(sweep.id)
+    runs = sweep_runs(data.database(), sweep.id)
     if all(run.win_rate is None for run in runs):
         messages.empty("No run of this sweep has been evaluated yet.", "The result appears after the first evaluation.")
         return
-    options = make_options({RATE: rate_choice.choose_rate()})
+    options = ResultOptions(rate=_RATE.draw())
     compared = read_comparison(data.database(), runs, options)
     if not sweep.trials:  # each trial of a search has one seed
         with messages.guarded():
             _show_result(sweep, compared, options)
     _show_study(sweep, runs, compared, options)
-    pin.show_more("sweeps", runs, rate=options[RATE])
+    pin.show_more("sweeps", runs, rate=options.rate)
 
 
-def _show_result(sweep: Sweep, runs: ComparedRuns, options: Options) -> None:
+def _show_result(sweep: Sweep, runs: ComparedRuns, options: ResultOptions) -> None:
     """Draw the final win rates with intervals, and the differences to a reference variant with verdicts."""
     st.markdown("#### Result")
-    options = Options({**options.values, BAND.name: "ci"})
-    result_table.show(TABLES["win-rates"].tabulate(runs, options), key="sweep-win-rates", stem=f"win-rates-{sweep.id}")
-    comparison = join_finals(runs, options)
-    options = reference_choice.choose_reference(comparison, options)
-    tests = TABLES["comparisons"].tabulate(runs, options)
+    rates = TABLES["win-rates"].tabulate(runs, SeedResultOptions(rate=options.rate, band="ci"))
+    result_table.show(rates, key="sweep-win-rates", stem=f"win-rates-{sweep.id}")
+    reference = reference_choice.choose_reference(join_finals(runs, options))
+    tests = TABLES["comparisons"].tabulate(runs, ComparisonOptions.select({"rate": options.rate, **reference}))
     if len(tests):
         result_table.show(tests, key="sweep-comparisons", stem=f"comparisons-{sweep.id}", titles=_TEST_TITLES)
 
 
-def _show_study(sweep: Sweep, runs: Sequence[RunRow], compared: ComparedRuns, options: Options) -> None:
+def _show_study(sweep: Sweep, runs: Sequence[RunRow], compared: ComparedRuns, options: ResultOptions) -> None:
     sweep_file = sweep.plan.get("file", {})
     default = str(sweep_file.get("study", "learning-curves"))
     default = default if default in _NAMES else "learning-curves"
@@ -81,17 +83,19 @@ def _show_study(sweep: Sweep, runs: Sequence[RunRow], compared: ComparedRuns, op
         )  # fmt: skip
         study = default if str(selected) == _DEFAULT else str(selected)
         kind = find_figure(_FIGURES.get(study, study))
-        facts = {RATE.name: options[RATE]}
+        facts = {"rate": options.rate}
         settings = list_varied_settings(join_finals(compared, options).seeds) if study == _SETTING_EFFECT else []
         if settings:
             swept = {*sweep_file.get("grid", {}), *((sweep_file.get("random") or {}).get("ranges", {}))}
             settings.sort(key=lambda key: key not in swept)  # a stable sort: the settings of the grid first
-            facts[SETTING.name] = str(st.selectbox(SETTING.label, **_SETTING.bind(settings), help=SETTING.help))
+            facts["setting"] = str(_SETTING.draw(settings))
     with messages.guarded():
-        figure = kind.make(data.database(), runs, Options(facts).select(kind.options))
+        figure = kind.make(data.database(), runs, kind.options.select(facts))
         _show_figure(figure, sweep, runs, facts)
         if study in _TABLES:
-            _show_table(TABLES[_TABLES[study]].make(data.database(), runs, options), key=f"sweep-{study}")
+            table_kind = TABLES[_TABLES[study]]
+            table = table_kind.make(data.database(), runs, table_kind.options.select(facts))
+            _show_table(table, key=f"sweep-{study}")
     published = find_published(study, str(sweep_file.get("env", "")))
     if published is not None:
         _show_published(published, env=str(sweep_file.get("env", "skirmish")))

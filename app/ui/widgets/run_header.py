@@ -20,7 +20,7 @@ from app.ui.live import controls
 from app.ui.page_state import RUN
 from app.ui.run_data import LiveCurves
 from app.ui.widgets import run_picker, tour
-from storage.runs.rows import RunRow, format_seed, imported_label, shown_status
+from storage.runs.rows import RunRow, find_run, format_seed, imported_label, shown_status
 
 TABS: Final = {
     "run": ("Overview", ":material/description:"),
@@ -94,7 +94,7 @@ def _show_tabs(run: RunRow, title: str) -> None:
 
 def _update(run_id: str) -> None:
     with messages.guarded(), data.use_one_snapshot():
-        run = data.get_run(run_id)
+        run = find_run(data.database(), run_id)
         rerun_if_status_changed(run)
         curves = run_data.get_session_curves(run_id, (SUCCESS_RATE, _SPEED), key="header_curves")
         curves.refresh()
@@ -105,13 +105,13 @@ def _show_gate(run: RunRow) -> None:
     """Draw whether the gate is active, idle or off; nothing before the first gate statistics."""
     if is_gate_off(run.config):
         st.badge("gate off", icon=":material/filter_alt_off:", color="gray", help="This run has no gate: β is 1.")
-    elif (gate := data.gate_state(run)) is not None:
+    elif (gate := run_data.get_gate_verdict(run.id, run.live_status).gate) is not None:
         run_picker.gate_badge(gate)
 
 
 def _describe_times(run: RunRow, curves: LiveCurves) -> list[tuple[str, str, str]]:
     """Return label, value and help of the speed, the time left and the time since the start."""
-    elapsed_s = data.training_s(run)
+    elapsed_s = run_data.training_s(run)
     elapsed_help = "Since the trainer started, without pauses"
     elapsed = ("Elapsed", format_duration(elapsed_s), elapsed_help)
     if run.live_status in ENDED_STATUSES:
@@ -166,7 +166,10 @@ def _compute_final_robust_rate(run: RunRow, evaluations: pd.DataFrame) -> float 
 
 def _describe_evaluation(evaluations: pd.DataFrame) -> str:
     """Write the number of different episodes of the last evaluation, and its robust win rate."""
-    if not len(evaluations) or pd.isna((last := evaluations.iloc[-1])["distinct"]):
+    if not len(evaluations):
+        return "Last greedy evaluation"
+    last = evaluations.iloc[-1]
+    if pd.isna(last["distinct"]):
         return "Last greedy evaluation"
     text = f"Last greedy evaluation: {last['distinct']:.0f} of its {last['episodes']:.0f} episodes differ"
     robust_rate = last["robust_win_rate"]
