@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from app.analysis.format import escape_markdown
-from app.ui import messages, page_state
+from app.ui import messages, page_url
 from app.ui.page_state import Choice, Text
 
 FOLDER = Path(__file__).resolve().parents[1] / "guide"
@@ -168,7 +168,7 @@ def _open_page(name: str) -> None:
 
 def _replace_links(text: str) -> str:
     """Replace links to files of the guide by links to its pages in the app; keep other URL parameters."""
-    other_parameters = page_state.read_others((PAGE.name, SEARCH.name))
+    other_parameters = page_url.read_others((PAGE.name, SEARCH.name))
     return _PAGE_LINK.sub(lambda match: f"](?{urlencode({**other_parameters, PAGE.name: match[1]})})", text)
 
 

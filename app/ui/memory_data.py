@@ -88,13 +88,13 @@ def get_merged_nodes(key: SnapshotKey, _rules: GateRules, factor: float) -> "Mer
 
 @st.cache_resource(max_entries=32, show_spinner="Measuring the embedding …")
 def get_collapse(
-    url: str, embedding: str, _snapshot: Snapshot, *, delta: float, delta_space: Literal["raw", "normalized"]
+    url: str, embedding_key: str, _snapshot: Snapshot, *, delta: float, delta_space: Literal["raw", "normalized"]
 ) -> CollapseResult:
     """Measure whether an embedding has collapsed, once for all its projections.
 
     Args:
         url: URL of the database.
-        embedding: Key of the embedding in the cache.
+        embedding_key: Key of the embedding in the cache.
         delta: Merge radius of the memory, `memory.delta`.
         delta_space: Space in which the memory compares embeddings, `memory.delta_space`.
     """
@@ -103,15 +103,20 @@ def get_collapse(
 
 @st.cache_resource(max_entries=32, show_spinner="Measuring the map …")
 def get_layout_quality(
-    url: str, plane: str, _snapshot: Snapshot, _layout: NDArray[np.float32]
+    url: str, coordinates_key: str, _snapshot: Snapshot, _layout: NDArray[np.float32]
 ) -> list[EmbeddingNumber]:
-    """Measure how well a layout [M, 2] preserves a snapshot's embedding; `plane` is the layout's key in the cache."""
+    """Measure how well a layout [M, 2] preserves a snapshot's embedding.
+
+    Args:
+        url: URL of the database.
+        coordinates_key: Key of the layout in the cache.
+    """
     return measure_layout(_snapshot, _layout)
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
 def get_compared_embedding(
-    url: str, embedding: str, _snapshot: Snapshot, *, delta_space: Literal["raw", "normalized"]
+    url: str, embedding_key: str, _snapshot: Snapshot, *, delta_space: Literal["raw", "normalized"]
 ) -> NDArray[np.floating]:
     """Return an embedding in the space in which the memory compares embeddings."""
     return _snapshot.embedding if delta_space == "raw" else scale_like_memory(_snapshot.embedding)

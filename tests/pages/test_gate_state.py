@@ -145,7 +145,7 @@ def test_a_number_logged_after_a_report_of_its_own_step_is_not_lost(gates):
 def test_a_number_followed_later_is_read_as_far_as_its_kind(gates):
     curves = LiveCurves(gates[1]["active"], ("train/loss",))
     curves.refresh()
-    curves.follow(["eval/overestimation", "train/q_taken"])
+    curves.add_metrics(["eval/overestimation", "train/q_taken"])
     assert set(curves.metrics["name"]) == {"train/loss", "train/q_taken", "eval/overestimation"}
     rows = len(curves.metrics)
     curves.refresh()

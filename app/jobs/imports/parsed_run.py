@@ -180,8 +180,8 @@ def join_curves(run: ParsedRun) -> pd.DataFrame:
             f"{run.where} has neither a win rate nor a return. If they have other names, set --win-rate NAME or "
             "--return NAME."
         )
-    checked_curves = [_check_curve(name, curve, run.where) for name, curve in curves.items()]
-    return pd.concat(checked_curves, axis=1).sort_index()
+    checked = [_check_curve(name, curve, run.where) for name, curve in curves.items()]
+    return pd.concat(checked, axis=1).sort_index()
 
 
 def check_text(what: str, raw: object, where: str) -> str:
@@ -223,13 +223,13 @@ def _check_curve(name: str, curve: pd.Series, where: str) -> pd.Series:
     is_finite = np.isfinite(values)
     if not is_finite.all():
         first = int(np.argmin(is_finite))
-        value_name = f"{where}, {name} at step {int(steps[first]):,},"
-        raise ConfigError(f"{value_name} must be a finite number, got {shorten(curve.iloc[first])}")
+        value_text = f"{where}, {name} at step {int(steps[first]):,},"
+        raise ConfigError(f"{value_text} must be a finite number, got {shorten(curve.iloc[first])}")
     is_fraction = (values >= 0) & (values <= 1)
     if name == "win_rate" and not is_fraction.all():
         first = int(np.argmin(is_fraction))
-        value_name = f"{where}, win_rate at step {int(steps[first]):,},"
-        raise ConfigError(f"{value_name} must be from 0 to 1, got {values[first]:g}", hint="Is it in percent?")
+        value_text = f"{where}, win_rate at step {int(steps[first]):,},"
+        raise ConfigError(f"{value_text} must be from 0 to 1, got {values[first]:g}", hint="Is it in percent?")
     checked = pd.Series(values, index=pd.Index(steps.astype(np.int64)), name=name).sort_index()
     if checked.index.has_duplicates:
         step = checked.index[checked.index.duplicated()][0]

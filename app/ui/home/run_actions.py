@@ -14,8 +14,8 @@ from app.jobs import resume
 from app.jobs.resume import BulkResult, resume_runs, stop_runs
 from app.ui import data, messages, run_data, view
 from app.ui.home import selection
-from app.ui.page_state import RUNS, set_to_stored
-from app.ui.widgets import run_picker
+from app.ui.page_state import RUNS
+from app.ui.widgets import config_form, run_picker
 from emtc_core.errors import EmtcError
 from storage.queries.run_search import RunFilter, list_filter_options, matching_ids, runs_by_id
 from storage.runs.labels import LONGEST_NOTE, VisibilityAction, edit_run, note_runs, set_visibility, tag_runs
@@ -73,14 +73,14 @@ def _show_outcome() -> None:
 def _select_scope(ids: Sequence[str], run_filter: RunFilter, sort: str, total: int) -> list[str]:
     """Draw the number of selected runs and a checkbox that selects all matching runs; return the selected ids."""
     with st.container(horizontal=True, vertical_alignment="center"):
-        place = st.empty()
+        count = st.empty()
         select_all = total > len(ids) and st.checkbox(
             f"Select all {total:,} matching runs",
             key=f"every-{selection.table_key()}",
             help="Also selects the runs on other pages of the table.",
         )
     selected = matching_ids(data.database(), run_filter, sort=sort) if select_all else list(ids)
-    place.markdown(f"**{format_run_count(len(selected))} selected**")
+    count.markdown(f"**{format_run_count(len(selected))} selected**")
     return selected
 
 
@@ -177,17 +177,27 @@ def _describe(verb: str, result: BulkResult) -> str:
 def _show_visibility_button(
     rows: Sequence[dict[str, Any]],
     column: str,
-    put: tuple[VisibilityAction, str, str],
-    restore: tuple[VisibilityAction, str, str],
+    do: tuple[VisibilityAction, str, str],
+    undo: tuple[VisibilityAction, str, str],
 ) -> None:
-    """Draw the button that hides or archives runs; if all of them are hidden or archived, the button that undoes it."""
-    put_ids = [str(row["id"]) for row in rows if _is_null(row[column])]
-    restore_ids = [str(row["id"]) for row in rows if not _is_null(row[column])]
-    (action, label, icon), ids = (put, put_ids) if put_ids else (restore, restore_ids)
+    """Draw the button that hides or archives runs; if all of them are hidden or archived, the button that undoes it.
+
+    Args:
+        rows: The runs.
+        column: Column with the time at which a run was hidden or archived.
+        do: Action, label and icon of the button that hides or archives.
+        undo: Action, label and icon of the button that undoes it.
+    """
+    ids = [str(row["id"]) for row in rows if _is_null(row[column])]
+    action, label, icon = do
+    if not ids:
+        ids = [str(row["id"]) for row in rows]
+        action, label, icon = undo
     _show_button(action, label, icon, ids, lambda: _set_visibility(ids, action))
 
 
 def _is_null(value: object) -> bool:
+    """Return whether a value is None, NaN or NaT. The last two are not equal to themselves."""
     return value is None or value != value
 
 
@@ -218,7 +228,7 @@ def _show_note_form(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:
     run = rows[0] if len(rows) == 1 else None
     suffix = ids[0] if run else "many"
     if run:
-        set_to_stored({f"name-{suffix}": str(run["name"]), f"note-{suffix}": str(run["notes"])})
+        config_form.set_to_stored({f"name-{suffix}": str(run["name"]), f"note-{suffix}": str(run["notes"])})
         st.text_input("Name", key=f"name-{suffix}", max_chars=200, persist_state="session")
     label = "Note" if run else "Line to append to each note"
     st.text_area(label, key=f"note-{suffix}", max_chars=LONGEST_NOTE, persist_state="session")

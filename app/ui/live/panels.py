@@ -81,7 +81,7 @@ def show(run: RunRow) -> None:
     curves = _get_curves(run.id)
     if not st.session_state.get("live_paused"):
         curves.refresh()
-    curves.observe(run)
+    curves.record_progress(run)
     st.session_state["live_drawn"] = curves.version  # the charts below are drawn in this script run
     st.session_state["live_waiting"] = 0
     st.fragment(_status, run_every=None if has_ended else TICK_S)(run.id)
@@ -156,7 +156,7 @@ def _charts(run: RunRow) -> None:
     curves = _get_curves(run.id)
     st.session_state["live_drawn"] = curves.version
     st.session_state["live_waiting"] = 0
-    if not curves.rows and not curves.has_episodes:
+    if not curves.n_rows and not curves.has_episodes:
         messages.empty(
             "No point has been recorded yet.",
             "The first one follows the first training round, usually within ten seconds. This page updates "
@@ -164,7 +164,7 @@ def _charts(run: RunRow) -> None:
         )
         return
     with messages.guarded(), data.use_one_snapshot():
-        marks = tuple(Mark(step, "resumed") for step in curves.resume_steps())
+        marks = tuple(Mark(step, "resumed") for step in curves.list_resume_steps())
         name, x = _read_x_axis(run)
         axis: dict[str, Any] = {"x_axis": name} if x is not ENV_STEPS else {}
         recorded = replace(_get_run_data(run, curves, marks), x=x)
@@ -225,9 +225,9 @@ def _rank(cell: _Cell) -> int:
 def _metric_charts(
     run: RunRow, curves: LiveCurves, recorded: RunData, place: canvas.Place, axis: dict[str, Any]
 ) -> None:
-    available = curves.metric_list()
+    available = curves.list_metrics()
     names = METRICS.draw(available, default=[name for name in FIRST_METRICS if name in available])
-    curves.follow(names)
+    curves.add_metrics(names)
     if names:
         recorded = replace(recorded, metrics=curves.metrics)
         values = {"metrics": tuple(names)}
@@ -329,7 +329,7 @@ def _shorten_texts(chart: Chart) -> Chart:
 
 def _log(run_id: str) -> None:
     with st.expander("Trainer log", icon=":material/terminal:"):
-        text = run_data.log_tail(run_id)
+        text = run_data.read_log_tail(run_id)
         if text:
             st.code(text, language=None, height=280)
         else:

@@ -276,7 +276,7 @@ def _find_nearest(memory_map: MemoryMap, slot: int) -> tuple[NDArray[np.int64], 
     if row is None:
         return np.empty(0, np.int64), np.empty(0)
     embedding = memory_data.get_compared_embedding(
-        memory_map.choice.key.url, memory_map.embedding, memory_map.embedded, delta_space=memory_map.delta_space
+        memory_map.choice.key.url, memory_map.embedding_key, memory_map.embedded, delta_space=memory_map.delta_space
     )
     return find_nearest(embedding, row, NEAREST)
 

@@ -35,12 +35,13 @@ from storage.runs.rows import RunRow
 
 PAGE = "memory"
 RECORDED = "recorded"
+"""Option for the value of the run."""
 TAU_FACTORS = [f"{float(f'{factor:.3g}'):g}" for factor in np.geomspace(0.1, 10, 17)]
 TAUS = [RECORDED, "0.1", "0.2", "0.3", "0.45", "0.6", "0.8", "1.2", "1.5", "2", "3", "5", "10", "30", "100"]
 DELTA_FACTORS = [RECORDED, *(f"{float(f'{factor:.3g}'):g}" for factor in np.geomspace(1, 1e4, 17))]
 _LOOKUPS = {"nearest": "nearest node", "written": "node written by Algorithm 2"}
 _SUCCESSORS = {"nn": "node of the next state", "link": "stored link"}
-_OPEN = Flag("what_if", PAGE)
+_IS_OPEN = Flag("what_if", PAGE)
 _TAU_FIXED, _TAU_FACTOR, _DELTA_FACTOR, _LOOKUP, _SUCCESSOR = (
     Choice(f"wi_{name}", PAGE) for name in ("tau_fixed", "tau", "delta", "lookup", "next")
 )
@@ -55,29 +56,33 @@ _HELP = {
 
 
 @st.fragment
-def show(choice: MapChoice, rows: NDArray[np.int64] | None = None, *, facts: Mapping[str, Any] | None = None) -> None:
+def show(
+    choice: MapChoice, rows: NDArray[np.int64] | None = None, *, pinned_values: Mapping[str, Any] | None = None
+) -> None:
     """Draw the settings and the recomputed gate. It is computed only while the box is open.
 
     Args:
         choice: The snapshot and its run.
-        rows: Rows of the snapshot; None for all.
-        facts: Options that identify the selected rows; they are stored with a pinned figure.
+        rows: Selected rows of the snapshot; None for all.
+        pinned_values: Values that identify the selected rows. They are stored with a pinned figure.
     """
     run, snapshot = choice.run, choice.snapshot
     with st.container(key="what_if_box"):
-        box = st.expander("What if", icon=":material/tune:", **_OPEN.bind())
+        box = st.expander("What if", icon=":material/tune:", **_IS_OPEN.bind())
     if not box.open:
         return
     with box, messages.guarded():
         rules = read_gate_rules(run.config)
         settings = _choose_settings(rules, is_sample=snapshot.whole is not None)
         stream = memory_data.get_stream(choice.key, rules)
-        factor = settings.delta_factor
-        merged = None if factor is None else memory_data.get_merged_nodes(choice.key, rules, factor)
+        merged = None
+        if settings.delta_factor is not None:
+            merged = memory_data.get_merged_nodes(choice.key, rules, settings.delta_factor)
         result = evaluate_what_if(snapshot, stream, rules, settings, merged=merged, rows=rows)
-        if explanation := explain_tau(result):
+        explanation = explain_tau(result)
+        if explanation:
             st.warning(escape_markdown(explanation), icon=":material/warning:")
-        _show_result(run, snapshot, settings, result, dict(facts or {}))
+        _show_result(run, snapshot, settings, result, dict(pinned_values or {}))
         st.caption(_explain_limits(run, stream, rules, result))
 
 

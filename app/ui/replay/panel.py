@@ -275,10 +275,10 @@ def _show_map(run: RunRow, replay: Replay, second: Replay | None = None) -> None
     """Draw the map with the path of the episode, and of the second one if it is a training episode of the same run."""
     with messages.guarded():
         with st.container(horizontal=True, vertical_alignment="top", gap="small"):
-            choice = snapshot_map.choose(run, snapshot_map.FIRST)
+            choice = snapshot_map.choose_map(run, snapshot_map.FIRST)
         if choice is None:
             return
-        memory_map = snapshot_map.show(choice)
+        memory_map = snapshot_map.draw_map(choice)
         has_second_path = second is not None and second.is_training and second.run.id == run.id
         paths = traces.make_paths(
             memory_map, replay.trajectory, second.trajectory if second is not None and has_second_path else None

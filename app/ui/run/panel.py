@@ -26,9 +26,9 @@ from app.figures.run_charts import MACHINE_METRICS
 from app.jobs.launch_request import make_texts, write_command
 from app.ui import data, messages, run_data, view
 from app.ui.live import controls
-from app.ui.page_state import RUN, SWEEP, WINDOW, set_to_stored
+from app.ui.page_state import RUN, SWEEP, WINDOW
 from app.ui.run import settings
-from app.ui.widgets import canvas, pin
+from app.ui.widgets import canvas, config_form, pin
 from emtc_core.config.base import IMPORTED
 from emtc_core.errors import EmtcError
 from storage.queries.curves import policy_evaluations
@@ -115,7 +115,7 @@ def _show_actions(run: RunRow) -> None:
 def _show_labels_form(run: RunRow) -> None:
     is_disabled = not messages.may_act()
     name, tags, note = f"run-name-{run.id}", f"run-tags-{run.id}", f"run-note-{run.id}"
-    set_to_stored({name: run.name, tags: list(run.tags), note: run.notes})
+    config_form.set_to_stored({name: run.name, tags: list(run.tags), note: run.notes})
     st.text_input("Name", key=name, max_chars=200, disabled=is_disabled, persist_state="session")
     all_tags = data.cached(list_filter_options, ttl=5)("all").tags
     st.multiselect(
@@ -159,7 +159,7 @@ def _show_facts(run: RunRow) -> None:
 def _describe_training_time(run: RunRow) -> str:
     if run.started_at is None:
         return "not yet" if imported_label(run.config) is None else "by another program"
-    return f"from {format_time(run.started_at)}, for {format_duration(run_data.training_s(run))}"
+    return f"from {format_time(run.started_at)}, for {format_duration(run_data.get_training_s(run))}"
 
 
 def _link_family(run: RunRow) -> str:
@@ -185,7 +185,7 @@ def _show_code(run: RunRow) -> None:
         st.code(write_command(make_texts(run.config)), language=None, wrap_lines=True)
     if run.versions:
         st.caption(f"Versions: {escape_markdown(list_libraries(run.versions))}")
-        if text := run_data.code_changes(run):
+        if text := run_data.read_code_changes(run):
             with st.expander("Uncommitted changes", icon=":material/difference:"):
                 st.code(text, language="diff", height=320)
     if run.tags:

@@ -6,6 +6,8 @@ to the field would use the value before.
 
 from typing import Final
 
+from collections.abc import Mapping
+
 import streamlit as st
 
 from app.analysis.format import escape_markdown
@@ -127,3 +129,16 @@ def read(text: str, *, key: str, default: int, low: int, high: int) -> int:
     if not low <= number <= high:
         raise ConfigError(f"must be between {low:,} and {high:,}", key=key, value=text.strip())
     return number
+
+
+def set_to_stored(values: Mapping[str, object]) -> None:
+    """Set the fields of a form to stored values. What a user has typed but not saved stays until these values change.
+
+    Args:
+        values: Key of a widget with `persist_state="session"` → stored value.
+    """
+    key = f"stored-{next(iter(values))}"
+    if st.session_state.get(key) != values:
+        st.session_state[key] = dict(values)
+        for widget_key, value in values.items():
+            st.session_state[widget_key] = value

@@ -111,20 +111,20 @@ def _show_gate(run: RunRow) -> None:
 
 def _describe_times(run: RunRow, curves: LiveCurves) -> list[tuple[str, str, str]]:
     """Return label, value and help of the speed, the time left and the time since the start."""
-    elapsed_s = run_data.training_s(run)
+    elapsed_s = run_data.get_training_s(run)
     elapsed_help = "Since the trainer started, without pauses"
     elapsed = ("Elapsed", format_duration(elapsed_s), elapsed_help)
     if run.live_status in ENDED_STATUSES:
         speed = run.env_steps / elapsed_s if elapsed_s else None
         return [("Speed [steps/s]", format_number(speed), "Training env steps per second, on average"), elapsed]
-    curves.observe(run)
+    curves.record_progress(run)
     if run.live_status == "paused":
         return [
             ("Speed [steps/s]", MISSING, "The run is paused"),
             ("Time left", "paused", "The run is paused"),
             elapsed,
         ]
-    speed = curves.steps_per_second() or curves.latest(_SPEED)
+    speed = curves.steps_per_second() or curves.get_last_value(_SPEED)
     time_left = format_duration((run.target_steps - run.env_steps) / speed if speed else None)
     return [
         ("Speed [steps/s]", format_number(speed), "Training env steps per second"),
@@ -141,7 +141,7 @@ def _describe_result(run: RunRow, curves: LiveCurves) -> tuple[str, str, str]:
     mean_return = f"mean return {format_number(run.return_mean)} [env return]"
     if threshold is not None:
         help_text = f"Last greedy evaluation: share of episodes with a return of {threshold:g} or more; {mean_return}"
-        return "Success", format_percent(curves.latest(SUCCESS_RATE)), help_text
+        return "Success", format_percent(curves.get_last_value(SUCCESS_RATE)), help_text
     if run.win_rate is None and run.return_mean is not None:
         return "Return", format_number(run.return_mean), "Last greedy evaluation, mean [env return]"
     robust_rate = _compute_final_robust_rate(run, curves.evaluations)

@@ -11,7 +11,7 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count, format_percent, format_run_count
 from app.figures.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
-from app.ui import data, messages, page_state, view
+from app.ui import data, messages, page_url, view
 from app.ui.page_state import RUN
 from app.ui.widgets import box, run_filters
 from emtc_core.errors import EmtcError
@@ -258,7 +258,7 @@ def _pick(page: str, run_id: str) -> None:
     """Show a run on all pages, and close the list."""
     st.session_state[_SESSION_RUN] = run_id
     if page in RUN_PAGES:  # the other parameters describe a view of the former run
-        page_state.clear()
+        page_url.clear()
     RUN.write(run_id)
     st.session_state[_N_PICKED] = st.session_state.get(_N_PICKED, 0) + 1
     st.session_state[_HAS_PICKED] = True
