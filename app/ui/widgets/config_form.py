@@ -4,9 +4,8 @@ Streamlit's number field does not send a value that is out of bounds. The page c
 to the field would use the value before.
 """
 
-from typing import Final
-
 from collections.abc import Mapping
+from typing import Final
 
 import streamlit as st
 
