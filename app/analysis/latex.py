@@ -125,7 +125,7 @@ def write_tabular(
     for i, row in enumerate(rows):
         cells = [_write_cell(text, formats[k], is_best=(i, k) in best) for k, text in enumerate(row)]
         lines.append(_write_row(cells))
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}}"])
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}}%"])  # without % a space follows, which does not fit
 
 
 def _write_upper_headers(uppers: Sequence[str]) -> list[str]:
