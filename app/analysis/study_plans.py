@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from app.analysis.series import SeedRun
+from app.analysis.curves import ComparedRun
 from emtc_core.config.resolve import Value
 
 
@@ -21,9 +21,9 @@ class StudyVariant(NamedTuple):
     without: Mapping[str, Value] = {}
     """Settings that exclude a run from this variant."""
 
-    def matches(self, seed: SeedRun) -> bool:
+    def matches(self, run: ComparedRun) -> bool:
         """Return whether a run belongs to this variant."""
-        settings = seed.settings
+        settings = run.settings
         return (
             settings.get("algo") == self.algo
             and all(settings.get(key) == value for key, value in self.settings.items())

@@ -15,9 +15,11 @@ from typing import Any, BinaryIO, Final, Literal, NamedTuple, get_args
 import orjson
 import typer
 
-from app.analysis.comparable import COMMON, Budget, cut_to_budget
+from app.analysis.curve_reader import read_curves, read_tables
+from app.analysis.curves import Curves
 from app.analysis.format import format_run_count
-from app.analysis.series import Comparison, join_seeds, read_seeds
+from app.analysis.quantities import WIN_RATE
+from app.analysis.results import COMMON, Budget, select_finals
 from app.analysis.variants import Variant, write_method
 from app.cli.output import print_message, printable
 from emtc_core.config.base import Value
@@ -155,25 +157,25 @@ def to_marl_eval(
     Raises:
         ConfigError: If no run can be compared.
     """
-    joined = join_seeds(read_seeds(db, rows), include_unfinished=include_unfinished, final=True)
-    comparison = cut_to_budget(joined, budget)
-    if not comparison.groups:
-        reasons = "; ".join(map(str, comparison.excluded_runs)) or "none was evaluated"
+    win_rates = read_curves(read_tables(db, rows), WIN_RATE.key)
+    curves = select_finals(win_rates, include_unfinished=include_unfinished, budget=budget)
+    if not curves.runs:
+        reasons = "; ".join(map(str, curves.excluded)) or "none was evaluated"
         rule = f"must contain a finished run: {reasons}"
         raise ConfigError(rule, key="runs", hint="Include unfinished runs with: --include-unfinished")
-    settings_by_task = _find_task_settings(comparison)
-    evaluations, absolute = _read_evaluations(db, comparison), _read_policy_results(db, comparison)
-    n_steps = _count_common_evaluations(comparison, evaluations)
+    settings_by_task = _find_task_settings(curves)
+    evaluations, absolute = _read_evaluations(db, curves), _read_policy_results(db, curves)
+    n_steps = _count_common_evaluations(curves, evaluations)
     data: dict[str, Any] = {}
-    for group in comparison.groups:
+    for group in curves.by_variant:
         variant = group.variant
         tasks = data.setdefault(variant.env.lower(), {}).setdefault(variant.map.lower(), {})
         tasks[name_algorithm(variant, settings_by_task[variant.task])] = {
             f"run_{number}": _convert_run(evaluations[run_id], n_steps[variant.env], absolute.get(run_id))
             for number, run_id in enumerate(group.run_ids, start=1)
         }
-    remarks = _list_remarks(comparison, evaluations, n_steps, absolute)
-    return MarlEvalExport(data, (comparison.budget_note, *map(str, comparison.excluded_runs), *remarks))
+    remarks = _list_remarks(curves, evaluations, n_steps, absolute)
+    return MarlEvalExport(data, (curves.budget_note, *map(str, curves.excluded), *remarks))
 
 
 def name_algorithm(variant: Variant, task_settings: Collection[tuple[str, Value]]) -> str:
@@ -186,18 +188,18 @@ def name_algorithm(variant: Variant, task_settings: Collection[tuple[str, Value]
     return method.replace(", ", "; ")
 
 
-def _find_task_settings(comparison: Comparison) -> dict[str, set[tuple[str, Value]]]:
+def _find_task_settings(curves: Curves) -> dict[str, set[tuple[str, Value]]]:
     """Find the changed environment settings that all runs of a task share: they belong to the task."""
     shared: dict[str, set[tuple[str, Value]]] = {}
-    for group in comparison.groups:
+    for group in curves.by_variant:
         changes = {(key, value) for key, value in group.variant.changes.items() if key.startswith("env.")}
         shared[group.variant.task] = shared.get(group.variant.task, changes) & changes
     return shared
 
 
-def _read_evaluations(db: Database, comparison: Comparison) -> dict[str, list[EvaluationResult]]:
+def _read_evaluations(db: Database, curves: Curves) -> dict[str, list[EvaluationResult]]:
     """Read the evaluations of each run up to its budget. Those without win rate or return are ignored."""
-    last_steps = {seed.id: seed.curve.steps[-1] for seed in comparison.seeds}
+    last_steps = {run.id: curves.get_points(run.id).env_step[-1] for run in curves.runs}
     frame = evaluation_curves(db, list(last_steps))
     evaluations: dict[str, list[EvaluationResult]] = {run_id: [] for run_id in last_steps}
     columns = (frame[name].tolist() for name in ("run_id", "env_step", "win_rate", "return_mean"))
@@ -207,9 +209,11 @@ def _read_evaluations(db: Database, comparison: Comparison) -> dict[str, list[Ev
     return evaluations
 
 
-def _read_policy_results(db: Database, comparison: Comparison) -> dict[str, EvaluationResult]:
+def _read_policy_results(db: Database, curves: Curves) -> dict[str, EvaluationResult]:
     """Read one result of `emtc evaluate` with unchanged settings for each run: most episodes, then the newest."""
-    last_steps = {seed.id: seed.curve.steps[-1] if seed.comparison_budget else inf for seed in comparison.seeds}
+    last_steps = {
+        run.id: curves.get_points(run.id).env_step[-1] if run.comparison_budget else inf for run in curves.runs
+    }
     frame = policy_evaluations(db, list(last_steps)).sort_values(["episodes", "id"])
     columns = (frame[name].tolist() for name in ("run_id", "env_step", "win_rate", "return_mean", "settings"))
     return {  # a later row of a run replaces an earlier one
@@ -219,12 +223,10 @@ def _read_policy_results(db: Database, comparison: Comparison) -> dict[str, Eval
     }
 
 
-def _count_common_evaluations(
-    comparison: Comparison, evaluations: Mapping[str, Sequence[EvaluationResult]]
-) -> dict[str, int]:
+def _count_common_evaluations(curves: Curves, evaluations: Mapping[str, Sequence[EvaluationResult]]) -> dict[str, int]:
     """Count the evaluations that every run of an environment has, by environment."""
     counts: dict[str, int] = {}
-    for group in comparison.groups:
+    for group in curves.by_variant:
         for run_id in group.run_ids:
             n = len(evaluations[run_id])
             counts[group.variant.env] = min(n, counts.get(group.variant.env, n))
@@ -249,7 +251,7 @@ def _convert_run(
 
 
 def _list_remarks(
-    comparison: Comparison,
+    curves: Curves,
     evaluations: Mapping[str, Sequence[EvaluationResult]],
     n_steps: Mapping[str, int],
     absolute: Mapping[str, EvaluationResult],
@@ -265,7 +267,7 @@ def _list_remarks(
         )
     shortened = [
         run_id
-        for group in comparison.groups
+        for group in curves.by_variant
         for run_id in group.run_ids
         if len(evaluations[run_id]) > n_steps[group.variant.env]
     ]
@@ -274,7 +276,7 @@ def _list_remarks(
             "marl-eval needs the same number of steps for every run. The last evaluations of "
             f"{', '.join(shortened)} are left out."
         )
-    counts = {f"{group.variant.method} on {group.variant.task}": group.n for group in comparison.groups}
+    counts = {f"{group.variant.method} on {group.variant.task}": group.n for group in curves.by_variant}
     if len(set(counts.values())) > 1:
         numbers = ", ".join(f"{name}: {n}" for name, n in counts.items())
         remarks.append(f"marl-eval needs as many runs of each algorithm on each task. The numbers here are {numbers}.")

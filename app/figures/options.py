@@ -11,10 +11,10 @@ from math import isfinite
 from typing import Any, Final, Generic, TypeVar
 
 from app.analysis.aggregates import BAND_NAMES, DEFAULT_BANDS, Aggregation, Band
-from app.analysis.comparable import COMMON, Budget, parse_budget
 from app.analysis.finals import FINAL_RULES, LAST_TENTH, FinalRule
 from app.analysis.intervals import CENTER_NAMES, CENTERS, Center
 from app.analysis.quantities import AUTO, RATE_MEANING, RATE_NAMES, RateName
+from app.analysis.results import COMMON, Budget, parse_budget
 from app.analysis.selection import NODE_QUANTITIES
 from app.analysis.x_axes import X_AXES, XAxisName
 from emtc_core.config.values import find_count

@@ -15,7 +15,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from app.analysis.comparable import select_runs
+from app.analysis.results import select_runs
 from app.figures import named
 from app.figures.figure import NO_OPTIONS, AnyFigure, FigureKind, TableKind
 from app.figures.image_options import LABELS, read_image_options, replace_labels

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from app.analysis.aggregates import trailing_mean
+from app.analysis.curves import read_float_column
 from app.analysis.intervals import compute_wilson_interval
 from app.analysis.quantities import SUCCESS_RATE, get_success_threshold, name_success
-from app.analysis.series import read_float_column
 from app.analysis.settings import is_gate_off
 from app.analysis.x_axes import ENV_STEPS, X_AXES, XAxisName, XValues, read_x_values
 from app.figures.curve_style import clip_spikes, complement, smooth_chart, with_log_y_axis

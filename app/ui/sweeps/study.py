@@ -6,13 +6,14 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
-from app.analysis.compared import ComparedRuns
+from app.analysis.curve_reader import RunTables
 from app.analysis.format import escape_markdown
 from app.analysis.published import PublishedStudy, find_published
 from app.analysis.tables import Table
+from app.analysis.varied_settings import list_varied_settings
 from app.figures.kinds import AnyFigure
-from app.figures.named.curves import join_finals, read_comparison
-from app.figures.named.setting_effect import SETTING, list_varied_settings
+from app.figures.named.curves import read_comparison, select_option_finals
+from app.figures.named.setting_effect import SETTING
 from app.figures.options import BAND, RATE, Options, make_options
 from app.figures.registry import TABLES, find_figure
 from app.ui import data, messages
@@ -49,27 +50,28 @@ def show(sweep: Sweep) -> None:
         messages.empty("No run of this sweep has been evaluated yet.", "The result appears after the first evaluation.")
         return
     options = make_options({RATE: rate_choice.choose_rate()})
-    compared = read_comparison(data.database(), runs, options)
+    tables = read_comparison(data.database(), runs, options)
     if not sweep.trials:  # each trial of a search has one seed
         with messages.guarded():
-            _show_result(sweep, compared, options)
-    _show_study(sweep, runs, compared, options)
+            _show_result(sweep, tables, options)
+    _show_study(sweep, runs, tables, options)
     pin.show_more("sweeps", runs, rate=options[RATE])
 
 
-def _show_result(sweep: Sweep, runs: ComparedRuns, options: Options) -> None:
+def _show_result(sweep: Sweep, tables: RunTables, options: Options) -> None:
     """Draw the final win rates with intervals, and the differences to a reference variant with verdicts."""
     st.markdown("#### Result")
     options = Options({**options.values, BAND.name: "ci"})
-    result_table.show(TABLES["win-rates"].tabulate(runs, options), key="sweep-win-rates", stem=f"win-rates-{sweep.id}")
-    comparison = join_finals(runs, options)
-    options = reference_choice.choose_reference(comparison, options)
-    tests = TABLES["comparisons"].tabulate(runs, options)
+    result_table.show(
+        TABLES["win-rates"].tabulate(tables, options), key="sweep-win-rates", stem=f"win-rates-{sweep.id}"
+    )
+    options = reference_choice.choose_reference(select_option_finals(tables, options), options)
+    tests = TABLES["comparisons"].tabulate(tables, options)
     if len(tests):
         result_table.show(tests, key="sweep-comparisons", stem=f"comparisons-{sweep.id}", titles=_TEST_TITLES)
 
 
-def _show_study(sweep: Sweep, runs: Sequence[RunRow], compared: ComparedRuns, options: Options) -> None:
+def _show_study(sweep: Sweep, runs: Sequence[RunRow], tables: RunTables, options: Options) -> None:
     sweep_file = sweep.plan.get("file", {})
     default = str(sweep_file.get("study", "learning-curves"))
     default = default if default in _NAMES else "learning-curves"
@@ -82,7 +84,9 @@ def _show_study(sweep: Sweep, runs: Sequence[RunRow], compared: ComparedRuns, op
         study = default if str(selected) == _DEFAULT else str(selected)
         kind = find_figure(_FIGURES.get(study, study))
         facts = {RATE.name: options[RATE]}
-        settings = list_varied_settings(join_finals(compared, options).seeds) if study == _SETTING_EFFECT else []
+        settings: list[str] = []
+        if study == _SETTING_EFFECT:
+            settings = list_varied_settings(select_option_finals(tables, options))
         if settings:
             swept = {*sweep_file.get("grid", {}), *((sweep_file.get("random") or {}).get("ranges", {}))}
             settings.sort(key=lambda key: key not in swept)  # a stable sort: the settings of the grid first
