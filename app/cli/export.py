@@ -1,10 +1,8 @@
 """`emtc export`: the figures and tables of the pages as files, without a browser, and the raw tables."""
 
-import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,8 +28,10 @@ from app.cli.output import (
 )
 from app.cli.runs import check_run_count, choose_runs
 from app.figures.figure import FigureKind
-from app.figures.image_options import IMAGE_OPTIONS, LABELS, read_image_options
-from app.figures.options import BUDGET, FLAG_OPTIONS, INCLUDE_UNFINISHED, Option, Options
+from app.figures.image_options import ImageOptions, read_image_options
+from app.figures.named.memories import DivergenceOptions
+from app.figures.named.memory_map import AtlasOptions
+from app.figures.options import BudgetOptions, CurveOptions, Options, SeedResultOptions
 from app.figures.registry import FIGURES, TABLES
 from app.figures.render.export import EXPORT_FORMATS, describe_figure, export_figure
 from emtc_core.errors import ConfigError
@@ -49,39 +49,11 @@ _FORMATS = (
 )
 
 
-def _with_flags(options: Sequence[Option[Any]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add a flag for each option to a command. The command gets the values that are set in `values`, by name."""
-
-    def add_flags(command: Callable[..., None]) -> Callable[..., None]:
-        @wraps(command)
-        def run_command(**arguments: Any) -> None:
-            values = {option.name: arguments.pop(option.name) for option in options}
-            command(**arguments, values={name: value for name, value in values.items() if value})
-
-        signature = inspect.signature(command)
-        parameters = [parameter for name, parameter in signature.parameters.items() if name != "values"]
-        for option in options:
-            is_switch = isinstance(option.default, bool)
-            declaration = typer.Option(option.flag, help=option.help, metavar=option.metavar or None)
-            type_, default = (
-                (bool, False) if is_switch else (list[str] | None, None) if option.is_repeated else (str, "")
-            )
-            parameters.append(
-                inspect.Parameter(
-                    option.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=default,
-                    annotation=Annotated[type_, declaration],
-                )
-            )
-        keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
-        run_command.__signature__ = signature.replace(parameters=keyword_only)  # type: ignore[attr-defined]
-        return run_command
-
-    return add_flags
+def _get_help(model: type[Options], name: str) -> str:
+    """Return the help of the flag of an option."""
+    return model.get_option(name).help
 
 
-@_with_flags((*FLAG_OPTIONS, *IMAGE_OPTIONS))
 def export(
     runs: Runs = None,
     where: Where = None,
@@ -108,8 +80,23 @@ def export(
     t: Annotated[int, typer.Option(min=0, help="Step of --replay that an svg shows, or where an html starts")] = 0,
     db: DatabaseUrl = DEFAULT_DATABASE,
     list_: Annotated[bool, typer.Option("--list", help="List all figures and tables with their options")] = False,
-    *,
-    values: Mapping[str, Any],
+    center: Annotated[str, typer.Option(help=_get_help(SeedResultOptions, "center"))] = "",
+    band: Annotated[str, typer.Option(help=_get_help(SeedResultOptions, "band"))] = "",
+    color: Annotated[str, typer.Option(help=_get_help(AtlasOptions, "color"))] = "",
+    method: Annotated[str, typer.Option(help=_get_help(AtlasOptions, "method"))] = "",
+    episodes: Annotated[str, typer.Option(help=_get_help(DivergenceOptions, "episodes"))] = "",
+    include_unfinished: Annotated[
+        bool, typer.Option("--include-unfinished", help=_get_help(SeedResultOptions, "include_unfinished"))
+    ] = False,
+    budget: Annotated[str, typer.Option(metavar="STEPS", help=_get_help(SeedResultOptions, "budget"))] = "",
+    final: Annotated[str, typer.Option(help=_get_help(SeedResultOptions, "final"))] = "",
+    rate: Annotated[str, typer.Option(help=_get_help(SeedResultOptions, "rate"))] = "",
+    x_axis: Annotated[str, typer.Option(help=_get_help(CurveOptions, "x_axis"))] = "",
+    width: Annotated[str, typer.Option(metavar="WIDTH", help=_get_help(ImageOptions, "width"))] = "",
+    no_title: Annotated[bool, typer.Option("--no-title", help=_get_help(ImageOptions, "no_title"))] = False,
+    font: Annotated[str, typer.Option(metavar="FONT", help=_get_help(ImageOptions, "font"))] = "",
+    line_names: Annotated[str, typer.Option(metavar="PLACE", help=_get_help(ImageOptions, "line_names"))] = "",
+    label: Annotated[list[str] | None, typer.Option(metavar="A=B", help=_get_help(ImageOptions, "label"))] = None,
 ) -> None:
     """Write one figure or one table of some runs, the replay of an episode, or the policy of a run.
 
@@ -119,18 +106,34 @@ def export(
     if list_:
         _print_list()
         return
-    image_options, figure_values = read_image_options(values)
-    if image_options.values and figure is None:
-        name = next(iter(image_options.values)).replace("_", "-")
-        raise typer.BadParameter(f"--{name} has an effect on images only. Give --figure NAME.")
+    flags = {
+        "center": center,
+        "band": band,
+        "color": color,
+        "method": method,
+        "episodes": episodes,
+        "include_unfinished": include_unfinished,
+        "budget": budget,
+        "final": final,
+        "rate": rate,
+        "x_axis": x_axis,
+        "width": width,
+        "no_title": no_title,
+        "font": font,
+        "line_names": line_names,
+        "label": label,
+    }
+    image_options, figure_values = read_image_options({name: value for name, value in flags.items() if value})
+    if image_options.model_fields_set and figure is None:
+        raise typer.BadParameter(f"{_list_flags(image_options)[0]} has an effect on images only. Give --figure NAME.")
     if policy is not None or checkpoint != "last":
         _check_selection(map, algo, sweep)
         _write_policy(db, runs, where, policy, checkpoint)
         return
     if replay is not None or beside or t:
-        episodes = _list_replayed_episodes(replay, beside, is_other_result=bool(figure or table or sweep))
+        replayed = _list_replayed_episodes(replay, beside, is_other_result=bool(figure or table or sweep))
         _check_selection(map, algo, sweep)
-        _write_replay(db, runs, where, episodes, format, out, t)
+        _write_replay(db, runs, where, replayed, format, out, t)
         return
     raw = find_raw(table, format)
     if (figure is None) == (table is None and raw is None):
@@ -153,14 +156,14 @@ def export(
 def _print_list() -> None:
     """Print all figures and tables with their options."""
     figures = [
-        {"figure": kind.name, "question": kind.question, "options": _write_options(kind.options)}
+        {"figure": kind.name, "question": kind.question, "options": _list_option_names(kind.options)}
         for kind in FIGURES.values()
     ]
     tables = [
         {
             "table": kind.name,
             "needs": kind.required_runs if kind.selects_runs else "–",
-            "options": _write_options(kind.options),
+            "options": _list_option_names(kind.options),
         }
         for kind in TABLES.values()
     ]
@@ -172,9 +175,18 @@ def _print_list() -> None:
     )
 
 
-def _write_options(options: Sequence[Option[Any]]) -> str:
+def _list_option_names(model: type[Options]) -> str:
+    """List the flags of a model and the names that --set takes; "–" if there are none."""
+    options = model.list_options().values()
     flags = [option.flag if option.has_flag else f"--set {option.name}" for option in options]
     return ", ".join(sorted(flags)) or "–"
+
+
+def _list_flags(options: ImageOptions) -> list[str]:
+    """List the flags of the image options that are set."""
+    fields = ImageOptions.model_fields
+    names = [fields[name].alias or name for name in fields if name in options.model_fields_set]
+    return [ImageOptions.get_option(name).flag for name in names]
 
 
 @dataclass(frozen=True)
@@ -209,17 +221,17 @@ class _Request:
 
 
 def _write_figure(
-    kind: FigureKind[Any],
+    kind: FigureKind[Any, Any],
     request: _Request,
     format: str,
-    image_options: Options,
+    image_options: ImageOptions,
     values: Mapping[str, Any],
     out: Path,
 ) -> None:
     image_format = choose("format", format or out.suffix.removeprefix("."), EXPORT_FORMATS)
-    for option in IMAGE_OPTIONS:
-        if option is not LABELS and option in image_options and image_format in ("html", "csv"):
-            raise typer.BadParameter(f"{option.flag} has an effect on svg, pdf and png only, not on {image_format}.")
+    image_flags = [flag for flag in _list_flags(image_options) if flag != "--label"]
+    if image_flags and image_format in ("html", "csv"):
+        raise typer.BadParameter(f"{image_flags[0]} has an effect on svg, pdf and png only, not on {image_format}.")
     if kind.needs_runs and not (request.runs or request.where):
         raise typer.BadParameter("Name at least one run; list them with: emtc runs")
     options = kind.read_options(values)  # before the database is opened
@@ -302,19 +314,19 @@ def _list_sweep_runs(url: str, sweep: str, runs: Sequence[str] | None) -> list[s
 
 def _write_raw(request: _Request, table: TableName, format: str, values: Mapping[str, Any], out: Path | None) -> None:
     """Write a raw table. Only the format marl-eval, which compares runs, uses all evaluated runs by default."""
-    supported = {option.name: option for option in (INCLUDE_UNFINISHED, BUDGET) if format == MARL_EVAL}
-    if unused := [name for name in values if name not in supported]:
-        raise typer.BadParameter(f"--{unused[0].replace('_', '-')} would change nothing in a raw table.")
+    if values and format != MARL_EVAL:
+        raise typer.BadParameter(f"--{next(iter(values)).replace('_', '-')} would change nothing in a raw table.")
+    options = BudgetOptions.read(values, owner=f"format {MARL_EVAL}")
     if not (request.has_selection or format == MARL_EVAL):
         raise typer.BadParameter(
             "Name at least one run, or --sweep, --where, --map or --algo; list runs with: emtc runs"
         )
-    options = Options({name: supported[name].parse(value) for name, value in values.items()})
     database = open_database(request.url, read_only=True)
     rows = request.select(database)
     if format == MARL_EVAL:
-        include_unfinished, budget = options[INCLUDE_UNFINISHED], options[BUDGET]
-        export_marl_eval(database, rows, table, out, include_unfinished=include_unfinished, budget=budget)
+        export_marl_eval(
+            database, rows, table, out, include_unfinished=options.include_unfinished, budget=options.budget
+        )
     else:
         export_raw(database, rows, table, format, out)
 

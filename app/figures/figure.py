@@ -10,18 +10,18 @@ collects both lists.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from app.analysis.tables import Table
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
-from app.figures.options import FLAG_OPTIONS, WINDOW, Option, Options
+from app.figures.options import Options, WindowOptions
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.runs.rows import RunRow
 
 D = TypeVar("D")
-NO_OPTIONS = Options()
+O = TypeVar("O", bound=Options)
 
 
 class StoredRuns(NamedTuple):
@@ -44,14 +44,14 @@ def get_stored_runs(db: Database, rows: Sequence[RunRow], options: Options) -> S
 
 
 @dataclass(frozen=True)
-class FigureKind(Generic[D]):
+class FigureKind(Generic[D, O]):
     """A named figure."""
 
     name: str
-    draw: Callable[[D, Options], AnyFigure]
-    read: Callable[[Database, Sequence[RunRow], Options], D] = get_stored_runs  # type: ignore[assignment]
-    options: tuple[Option[Any], ...] = ()
-    """The options that have an effect on the figure."""
+    draw: Callable[[D, O], AnyFigure]
+    read: Callable[[Database, Sequence[RunRow], O], D] = get_stored_runs  # type: ignore[assignment]
+    options: type[O] = Options  # type: ignore[assignment]
+    """The model of the options that have an effect on the figure."""
     needs_runs: bool = False
     """Whether the caller must name runs. If False, the default is all evaluated runs."""
     question: str = ""
@@ -63,35 +63,31 @@ class FigureKind(Generic[D]):
     metrics: tuple[str, ...] = ()
     """Logged metrics that the figure draws. The page Live reads them while the run trains."""
 
-    def make(self, db: Database, rows: Sequence[RunRow], options: Options = NO_OPTIONS) -> AnyFigure:
-        """Draw the figure for these runs.
-
-        Raises:
-            ConfigError: If an option is set that has no effect on this figure.
-        """
-        _check_options("figure", self.name, self.options, options)
+    def make(self, db: Database, rows: Sequence[RunRow], options: O | None = None) -> AnyFigure:
+        """Read the data of these runs and draw the figure."""
+        options = self.options() if options is None else options
         figure = self.draw(self.read(db, rows, options), options)
-        window = options[WINDOW]
+        window = options.window if isinstance(options, WindowOptions) else None
         return figure.keep_window(window) if isinstance(figure, Chart) and window is not None else figure
 
-    def read_options(self, values: Mapping[str, Any]) -> Options:
+    def read_options(self, values: Mapping[str, Any]) -> O:
         """Validate option values from a script, the command line or a notebook entry, by name.
 
         Raises:
             ConfigError: If an option does not exist or a value is not valid.
         """
-        return _read_options("figure", self.name, self.options, values)
+        return self.options.read(values, owner=f"figure {self.name}")
 
 
 @dataclass(frozen=True)
-class TableKind(Generic[D]):
+class TableKind(Generic[D, O]):
     """A named table."""
 
     name: str
-    tabulate: Callable[[D, Options], Table]
-    read: Callable[[Database, Sequence[RunRow], Options], D] = get_stored_runs  # type: ignore[assignment]
-    options: tuple[Option[Any], ...] = ()
-    """The options that have an effect on the table."""
+    tabulate: Callable[[D, O], Table]
+    read: Callable[[Database, Sequence[RunRow], O], D] = get_stored_runs  # type: ignore[assignment]
+    options: type[O] = Options  # type: ignore[assignment]
+    """The model of the options that have an effect on the table."""
     selects_runs: bool = True
     """Whether the caller can select runs."""
     required_runs: str = "a run that has finished and was evaluated"
@@ -99,22 +95,18 @@ class TableKind(Generic[D]):
     section: PageSection | None = None
     """The part of a page that always shows the table."""
 
-    def make(self, db: Database, rows: Sequence[RunRow], options: Options = NO_OPTIONS) -> Table:
-        """Compute the table for these runs.
-
-        Raises:
-            ConfigError: If an option is set that has no effect on this table.
-        """
-        _check_options("table", self.name, self.options, options)
+    def make(self, db: Database, rows: Sequence[RunRow], options: O | None = None) -> Table:
+        """Read the data of these runs and compute the table."""
+        options = self.options() if options is None else options
         return self.tabulate(self.read(db, rows, options), options)
 
-    def read_options(self, values: Mapping[str, Any]) -> Options:
+    def read_options(self, values: Mapping[str, Any]) -> O:
         """Validate option values from the command line, by name.
 
         Raises:
             ConfigError: If an option does not exist or a value is not valid.
         """
-        return _read_options("table", self.name, self.options, values)
+        return self.options.read(values, owner=f"table {self.name}")
 
 
 def get_single_run(figure: str, rows: Sequence[RunRow]) -> RunRow:
@@ -126,27 +118,3 @@ def get_single_run(figure: str, rows: Sequence[RunRow]) -> RunRow:
     if len(rows) > 1:
         raise ConfigError(f"shows one run, got {len(rows)}", key=figure)
     return rows[0]
-
-
-def _read_options(
-    noun: Literal["figure", "table"],
-    name: str,
-    supported: Sequence[Option[Any]],
-    values: Mapping[str, Any],
-) -> Options:
-    by_name = {option.name: option for option in (*FLAG_OPTIONS, *supported)}
-    if unknown := [key for key in values if key not in by_name]:
-        names = ", ".join(sorted(option.name for option in supported)) or "no option"
-        raise ConfigError(f"is not an option of the {noun} {name}, which takes {names}", key=unknown[0])
-    return Options({key: by_name[key].parse(value) for key, value in values.items()})
-
-
-def _check_options(
-    noun: Literal["figure", "table"], name: str, supported: Sequence[Option[Any]], options: Options
-) -> None:
-    names = {option.name for option in supported}
-    for key in options.values:
-        if key not in names:
-            flags = ", ".join(sorted(option.flag for option in supported if option.has_flag))
-            hint = f"It takes {flags}." if flags else "It takes no option of this kind."
-            raise ConfigError(f"would change nothing in the {noun} {name}", key=f"--{key.replace('_', '-')}", hint=hint)

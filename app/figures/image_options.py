@@ -1,19 +1,21 @@
 """Options of image files, which every figure has: width, title, font, names of lines, and other texts for names.
 
-They are declared once: `emtc export` makes flags of them, the button *Export* of the pages makes widgets, and a figure
-in a script or notebook takes them as arguments.
+They are declared once, in `ImageOptions`: `emtc export` has a flag for each, the button *Export* of the pages has a
+widget for each, and a figure in a script or notebook takes them as arguments.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import Field
 
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart, Line, Mark, Panel
 from app.figures.kinds.maps import Cloud, Grid, Heatmap, Maps, Trace
-from app.figures.options import Option, Options, read_choice, read_flag
+from app.figures.options import Option, Options, convert_with
 from emtc_core.errors import ConfigError
 
 Labels = tuple[tuple[str, str], ...]
@@ -21,6 +23,7 @@ LineNames = Literal["auto", "legend", "labels"]
 T = TypeVar("T")
 COLUMN_WIDTHS: Final = {"one": 3.25, "two": 6.75}
 """Width of one and of two columns of the NeurIPS and ICML templates [inch]."""
+DEFAULT_FONT: Final = "sans"
 _INCHES_PER_UNIT: Final = {"": 1.0, "in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4}
 _MIN_WIDTH, _MAX_WIDTH = 2.0, 20.0
 _SHOWN_TEXTS: Final[dict[type, tuple[str, ...]]] = {
@@ -54,7 +57,7 @@ def read_width(value: Any) -> float:
 
 
 def read_labels(value: Any) -> Labels:
-    """Read replacements of texts from "A=B", one per line, from a list of such texts, or from a mapping A → B.
+    """Read replacements of texts from "A=B", one per line, from a list of texts or pairs, or from a mapping A → B.
 
     "=" between spaces is part of a text, as in "τ = 0.6".
 
@@ -63,8 +66,12 @@ def read_labels(value: Any) -> Labels:
     """
     if isinstance(value, Mapping):
         return tuple((str(old), str(new)) for old, new in value.items())
-    labels = []
+    labels: list[tuple[str, str]] = []
     for text in value.splitlines() if isinstance(value, str) else value:
+        if isinstance(text, tuple):
+            old, new = text
+            labels.append((str(old), str(new)))
+            continue
         if not text.strip():
             continue
         old, new = re.split(r"(?<!\s)=(?!\s)", text.strip(), maxsplit=1)
@@ -74,62 +81,68 @@ def read_labels(value: Any) -> Labels:
     return tuple(labels)
 
 
-WIDTH: Final[Option[float]] = Option(
-    "width",
-    read_width,
-    "a width from 2in to 20in such as 3.25in or 8cm, or one or two (columns of a paper)",
-    COLUMN_WIDTHS["two"],
-    label="Width",
-    help="Width of an image, for example 3.25in (one column of NeurIPS and ICML) or 6.75in (two). Default: 6.75in",
-    choices={"6.75in": "6.75 in", "3.25in": "3.25 in"},
-    has_flag=True,
-    metavar="WIDTH",
-)
-NO_TITLE: Final[Option[bool]] = Option(
-    "no_title", read_flag, "true or false", False,
-    label="No title", help="Leave out title and subtitle of an image, which a paper states in its caption",
-    has_flag=True,
-)  # fmt: skip
-FONT: Final[Option[str]] = Option(
-    "font",
-    str,
-    "sans, serif or the name of an installed font",
-    "sans",
-    label="Font",
-    help="Font of an image: sans (as Arial), serif (as Times, the font of NeurIPS and ICML), or the name of an "
-    "installed font. Default: sans",
-    choices={"sans": "Sans (Arial)", "serif": "Serif (Times)"},
-    has_flag=True,
-    metavar="FONT",
-)
-LINE_NAMES: Final[Option[LineNames]] = Option(
-    "line_names",
-    read_choice(("auto", "legend", "labels")),
-    "auto, legend or labels",
-    "auto",
-    label="Names of lines",
-    help="Where an image names its lines: legend, or labels at the ends of the lines if they fit. Default: auto, "
-    "labels in a wide image of one panel",
-    choices={"auto": "Automatic", "legend": "Legend", "labels": "Labels at the lines"},
-    has_flag=True,
-    metavar="PLACE",
-)
-LABELS: Final[Option[Labels]] = Option(
-    "label",
-    read_labels,
-    "A=B: the text A of the figure is written as B",
-    (),
-    label="Other texts",
-    help="Write the text A of a figure as B, for example EMTC(QPLEX)=Ours. A is the name of a line, the title of an "
-    "axis or panel, or a part of it between commas",
-    has_flag=True,
-    metavar="A=B",
-    is_repeated=True,
-)
-IMAGE_OPTIONS: Final[tuple[Option[Any], ...]] = (WIDTH, NO_TITLE, FONT, LINE_NAMES, LABELS)
+class ImageOptions(Options):
+    """Options of image files. `label` also has an effect on HTML pages and CSV files."""
+
+    width: Annotated[
+        float,
+        convert_with(read_width),
+        Option(
+            "Width",
+            "Width of an image, for example 3.25in (one column of NeurIPS and ICML) or 6.75in (two). Default: 6.75in",
+            choices={"6.75in": "6.75 in", "3.25in": "3.25 in"},
+            rule="a width from 2in to 20in such as 3.25in or 8cm, or one or two (columns of a paper)",
+            has_flag=True,
+        ),
+    ] = COLUMN_WIDTHS["two"]
+    no_title: Annotated[
+        bool,
+        Option(
+            "No title",
+            "Leave out title and subtitle of an image, which a paper states in its caption",
+            has_flag=True,
+        ),
+    ] = False
+    font: Annotated[
+        str,
+        Option(
+            "Font",
+            "Font of an image: sans (as Arial), serif (as Times, the font of NeurIPS and ICML), or the name of an "
+            "installed font. Default: sans",
+            choices={"sans": "Sans (Arial)", "serif": "Serif (Times)"},
+            rule="sans, serif or the name of an installed font",
+            has_flag=True,
+        ),
+    ] = DEFAULT_FONT
+    line_names: Annotated[
+        LineNames,
+        Option(
+            "Names of lines",
+            "Where an image names its lines: legend, or labels at the ends of the lines if they fit. Default: auto, "
+            "labels in a wide image of one panel",
+            choices={"auto": "Automatic", "legend": "Legend", "labels": "Labels at the lines"},
+            rule="auto, legend or labels",
+            has_flag=True,
+        ),
+    ] = "auto"
+    labels: Annotated[
+        Labels,
+        Field(alias="label"),
+        convert_with(read_labels),
+        Option(
+            "Other texts",
+            "Write the text A of a figure as B, for example EMTC(QPLEX)=Ours. A is the name of a line, the title of an "
+            "axis or panel, or a part of it between commas",
+            rule="A=B: the text A of the figure is written as B",
+            has_flag=True,
+        ),
+    ] = ()
 
 
-def read_image_options(values: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
+DEFAULT_IMAGE_OPTIONS: Final = ImageOptions()
+
+
+def read_image_options(values: Mapping[str, Any]) -> tuple[ImageOptions, dict[str, Any]]:
     """Validate the options of images among `values`.
 
     Returns:
@@ -138,9 +151,10 @@ def read_image_options(values: Mapping[str, Any]) -> tuple[Options, dict[str, An
     Raises:
         ConfigError: If a value is not valid.
     """
-    by_name = {option.name: option for option in IMAGE_OPTIONS}
-    image_values = {name: by_name[name].parse(value) for name, value in values.items() if name in by_name}
-    return Options(image_values), {name: value for name, value in values.items() if name not in by_name}
+    names = ImageOptions.list_options()
+    image_values = {name: value for name, value in values.items() if name in names}
+    figure_values = {name: value for name, value in values.items() if name not in names}
+    return ImageOptions.read(image_values), figure_values
 
 
 def replace_labels(figure: AnyFigure, labels: Labels) -> AnyFigure:
@@ -155,7 +169,7 @@ def replace_labels(figure: AnyFigure, labels: Labels) -> AnyFigure:
         figure = _map_texts(figure, partial(_replace, pattern, new, texts))
         if not any(map(pattern.search, texts)):
             hint = f"Its texts are: {'; '.join(dict.fromkeys(filter(None, texts)))}."
-            raise ConfigError("is not a text of this figure", key=LABELS.name, value=old, hint=hint)
+            raise ConfigError("is not a text of this figure", key="label", value=old, hint=hint)
     return figure
 
 

@@ -1,55 +1,56 @@
-"""Options of figures and tables. Each option is declared once: its name, type, default, label and help.
+"""Options of figures and tables: the base class of their models, and the groups of options that several of them have.
 
-`emtc export` makes its flags of the declarations, pages make their widgets, and notebook entries store the values that
-are set, by name. Options that only one figure has are declared in the module of that figure.
+A figure or table has one frozen pydantic model of its options. `emtc export` and notebook entries validate their values
+with it, pages draw widgets of its fields (`app.ui.widgets.option_widget`), and a notebook entry stores the values that
+differ from the defaults. An option that only one figure has is declared in the module of that figure.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any, Final, Generic, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, Self, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from app.analysis.aggregates import BAND_NAMES, DEFAULT_BANDS, Aggregation, Band
 from app.analysis.finals import FINAL_RULES, LAST_TENTH, FinalRule
-from app.analysis.intervals import CENTER_NAMES, CENTERS, Center
+from app.analysis.intervals import CENTER_NAMES, Center
 from app.analysis.quantities import AUTO, RATE_MEANING, RATE_NAMES, RateName
-from app.analysis.results import COMMON, Budget, parse_budget
-from app.analysis.selection import NODE_QUANTITIES
+from app.analysis.rates import REASON_FOR_ROBUST
+from app.analysis.results import COMMON, OWN_END, Budget, parse_budget
 from app.analysis.x_axes import X_AXES, XAxisName
 from emtc_core.config.values import find_count
 from emtc_core.errors import ConfigError
 
-V = TypeVar("V")
+ProjectionMethod = Literal["pca", "tsne", "umap", "axes"]
 
 
-@dataclass(frozen=True, eq=False)
-class Option(Generic[V]):
-    """The declaration of one option.
+@dataclass(frozen=True)
+class Option:
+    """How an option is named on pages, in the help of `emtc export`, in URLs and in messages.
 
-    `read` converts a value from the command line, a script, a URL or a notebook entry. It may raise AttributeError,
-    KeyError, TypeError or ValueError. A value that `read` returned must not be converted again.
+    It is a part of the annotation of a field; the field has the type and the default.
     """
 
-    name: str
-    read: Callable[[Any], V]
-    rule: str
-    """What a value must be: the end of the error message "… must be …"."""
-    default: V
     label: str = ""
     """Label of the widget on pages."""
     help: str = ""
-    """Help of the flag of `emtc export`, and tooltip of the widget."""
-    choices: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Help of the flag of `emtc export`, and tooltip of the widget unless `tooltip` is set."""
+    tooltip: str | None = None
+    """Tooltip of the widget; an empty text for none. None: `help`."""
+    choices: Mapping[Any, str] = field(default_factory=dict[Any, str])
     """Value → text on pages, if there are only a few values."""
+    rule: str = ""
+    """What a value must be: the end of the message "… must be …". Default: made from the type of the field."""
     url_parameter: str = ""
     """Name in the URL of a page. Default: the name of the option."""
     has_flag: bool = False
     """Whether `emtc export` has a flag of this name. Otherwise it takes --set NAME=VALUE."""
-    metavar: str = ""
-    """Placeholder of the value in the help of the flag."""
-    is_repeated: bool = False
-    """Whether the flag may be given several times. `read` then gets a list."""
+    name: str = ""
+    """Name in commands, scripts and notebook entries: the alias or name of the field. Set by `Options.list_options`."""
+    default: Any = None
+    """Value if the option is not set: the default of the field. Set by `Options.list_options`."""
 
     @property
     def flag(self) -> str:
@@ -61,69 +62,103 @@ class Option(Generic[V]):
         """The name in the URL of a page."""
         return self.url_parameter or self.name
 
-    def parse(self, value: Any) -> V:
-        """Convert a value.
+    @property
+    def tooltip_text(self) -> str:
+        """The tooltip of the widget; empty if it has none."""
+        return self.help if self.tooltip is None else self.tooltip
+
+
+class Options(BaseModel):
+    """Base class of the options of a figure or table. It is the model of those that have no option."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        coerce_numbers_to_str=True,  # `--set title=5` is a text
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+    )
+
+    @classmethod
+    def list_options(cls) -> dict[str, Option]:
+        """List the options by their public names."""
+        options: dict[str, Option] = {}
+        for field_name, info in cls.model_fields.items():
+            declared = next((part for part in info.metadata if isinstance(part, Option)), Option())
+            name = info.alias or field_name
+            rule = declared.rule or _describe_type(info.annotation)
+            options[name] = replace(declared, name=name, default=info.default, rule=rule)
+        return options
+
+    @classmethod
+    def get_option(cls, name: str) -> Option:
+        """Return the description of an option by its public name."""
+        return cls.list_options()[name]
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], *, owner: str = "") -> Self:
+        """Validate values from a command, a script, a URL or a notebook entry, by their public names.
+
+        Args:
+            values: The values that are set. Texts are converted to the type of their field.
+            owner: What has the options, for the message: "figure ablation".
 
         Raises:
-            ConfigError: If the value is not valid.
+            ConfigError: If an option does not exist or a value is not valid.
         """
+        options = cls.list_options()
+        if unknown := [name for name in values if name not in options]:
+            names = ", ".join(sorted(options)) or "no option"
+            raise ConfigError(f"is not an option of the {owner}, which takes {names}", key=unknown[0])
         try:
-            return self.read(value)
-        except (AttributeError, KeyError, TypeError, ValueError) as exc:
-            raise ConfigError(f"must be {self.rule}", key=self.name, value=value) from exc
+            return cls.model_validate(dict(values))
+        except ValidationError as exc:
+            name = str(exc.errors()[0]["loc"][0])
+            raise ConfigError(f"must be {options[name].rule}", key=name, value=values[name]) from exc
 
+    @classmethod
+    def select(cls, values: Mapping[str, Any]) -> Self:
+        """Make options of values by their public names. A value of an option that does not exist here is left out.
 
-@dataclass(frozen=True)
-class Options:
-    """The values of the options that are set, by name."""
-
-    values: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    def __getitem__(self, option: Option[V]) -> V:
-        """Return the value of an option, or its default."""
-        return self.values.get(option.name, option.default)
-
-    def __contains__(self, option: Option[Any]) -> bool:
-        """Return whether an option is set."""
-        return option.name in self.values
-
-    def select(self, options: Iterable[Option[Any]]) -> "Options":
-        """Keep only the values of these options."""
-        names = {option.name for option in options}
-        return Options({name: value for name, value in self.values.items() if name in names})
-
-    @property
-    def aggregation(self) -> Aggregation | None:
-        """How seeds are summarized, or None if neither center nor band is set.
-
-        If only the center is set, the band is the usual one for this center.
+        A page has one set of values for several figures and tables.
         """
-        if CENTER not in self and BAND not in self:
-            return None
-        center = self[CENTER] or "mean"
-        return Aggregation(center, self[BAND] or DEFAULT_BANDS[center])
+        options = cls.list_options()
+        return cls.model_validate({name: value for name, value in values.items() if name in options})
+
+    def list_set_values(self) -> dict[str, Any]:
+        """List the values that differ from their defaults as JSON values, by their public names."""
+        return self.model_dump(mode="json", exclude_defaults=True)
 
 
-def make_options(values: Mapping[Option[Any], Any]) -> Options:
-    """Make options of values that are valid already. A value that equals the default of its option is not set."""
-    return Options({option.name: value for option, value in values.items() if value != option.default})
+def _describe_type(annotation: Any) -> str:
+    """Describe the values of a type for a message: "one of mean, median", "true or false", "a whole number"."""
+    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    part = parts[0]
+    if get_origin(part) is Literal:
+        return list_choices(get_args(part))
+    return {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}.get(part, "valid")
 
 
-def read_choice(choices: Iterable[str]) -> Callable[[Any], Any]:
-    """Make a function that returns a value if it is one of the choices, and raises ValueError otherwise."""
-    allowed = list(choices)
-    return lambda value: allowed[allowed.index(str(value))]
+def list_choices(names: Iterable[str]) -> str:
+    """Write the rule of an option with these values."""
+    return f"one of {', '.join(names)}"
 
 
-def read_flag(value: Any) -> bool:
-    """Read true or false.
+def convert_with(read: Callable[[Any], Any]) -> BeforeValidator:
+    """Make a validator of a function that converts a value. Every error of the function makes the value invalid.
 
-    Raises:
-        ValueError: If it is a text other than "true" or "false".
+    The function must also accept a value that it has returned.
     """
-    if isinstance(value, str):
-        return ("false", "true").index(value.lower()) == 1
-    return bool(value)
+
+    def convert(value: Any) -> Any:
+        try:
+            return read(value)
+        except (AttributeError, KeyError, TypeError) as exc:
+            raise ValueError(str(exc)) from exc
+
+    return BeforeValidator(convert)
 
 
 def read_window(value: Any) -> tuple[float, float]:
@@ -163,124 +198,171 @@ def read_step_count(value: Any) -> int:
     return steps
 
 
-def _list_choices(names: Iterable[str]) -> str:
-    return f"one of {', '.join(names)}"
-
-
 _BANDS: Final = ", ".join(f"{band} ({name})" for band, name in BAND_NAMES.items())
-_METHODS: Final = ("pca", "tsne", "umap", "axes")
-CENTER: Final[Option[Center | None]] = Option(
-    "center",
-    read_choice(CENTERS),
-    _list_choices(CENTERS),
-    None,
-    label="Line over seeds",
-    help=f"Over seeds: {', '.join(CENTERS)}",
-    choices={center: CENTER_NAMES[center] for center in CENTERS},
-    has_flag=True,
-)
-BAND: Final[Option[Band | None]] = Option(
-    "band",
-    read_choice(BAND_NAMES),
-    _list_choices(BAND_NAMES),
-    None,
-    label="Band over seeds",
-    help=f"Over seeds: {_BANDS}",
-    choices={str(band): name for band, name in BAND_NAMES.items()},
-    has_flag=True,
-)
-INCLUDE_UNFINISHED: Final[Option[bool]] = Option(
-    "include_unfinished",
-    read_flag,
-    "true or false",
-    False,
-    label="Unfinished runs",
-    help="Also count runs that have not finished, marked with a dagger",
-    url_parameter="unfinished",
-    has_flag=True,
-)
-BUDGET: Final[Option[Budget]] = Option(
-    "budget",
-    parse_budget,
-    "common, own or a number of env steps such as 20000 or 0.8M",
-    COMMON,
-    label="Compare at",
-    help="Env steps at which runs of different lengths are compared, for example 20000 or 0.8M. Default: the "
-    "length that most runs of a map have; the others are left out. own: each run at its own end, marked",
-    has_flag=True,
-    metavar="STEPS",
-)
-FINAL: Final[Option[FinalRule]] = Option(
-    "final",
-    read_choice(FINAL_RULES),
-    _list_choices(FINAL_RULES),
-    LAST_TENTH,
-    label="Win rate at the end of a run",
-    help=f"Win rate at the end of a run: {', '.join(FINAL_RULES)}. Default: the mean over the last tenth",
-    choices={"last-tenth": "mean over the last tenth", "last": "last evaluation"},
-    has_flag=True,
-)
-RATE: Final[Option[RateName]] = Option(
-    "rate",
-    read_choice(RATE_NAMES),
-    _list_choices(RATE_NAMES),
-    AUTO,
-    label="Win rate of episodes",
-    help=f"Episodes of the win rate. {RATE_MEANING}. Default: auto",
-    choices={rate: rate.capitalize() for rate in RATE_NAMES},
-    has_flag=True,
-)
-COLOR: Final[Option[str]] = Option(
-    "color",
-    read_choice(NODE_QUANTITIES),
-    _list_choices(NODE_QUANTITIES),
-    "h",
-    help="Quantity for the color of the memory atlas. Default: h",
-    has_flag=True,
-)
-METHOD: Final[Option[str]] = Option(
-    "method",
-    read_choice(_METHODS),
-    _list_choices(_METHODS),
-    "",
-    help="Projection of a memory: pca, tsne or umap",
-    has_flag=True,
-)
-EPISODES: Final[Option[tuple[int, ...]]] = Option(
-    "episodes",
-    partial(read_episodes, min_count=2),
-    "two numbers of episodes, for example 120,87",
-    (),
-    help="Two episodes of strategy-divergence, for example 120,87",
-    has_flag=True,
-)
-X_AXIS: Final[Option[XAxisName]] = Option(
-    "x_axis",
-    read_choice(X_AXES),
-    _list_choices(X_AXES),
-    "env_steps",
-    label="x axis",
-    help=f"x axis of learning curves: {', '.join(X_AXES)}. Minutes and hours are wall time in which the trainer was "
-    "active, without pauses, the time between a stop and a resume, and env steps that a resume replaced. "
-    "Default: env_steps",
-    choices={name: axis.choice for name, axis in X_AXES.items()},
-    url_parameter="axis",
-    has_flag=True,
-)
-FLAG_OPTIONS: Final[tuple[Option[Any], ...]] = (
-    *(CENTER, BAND, COLOR, METHOD, EPISODES, INCLUDE_UNFINISHED, BUDGET, FINAL, RATE, X_AXIS),
-)
-"""Options with a flag of `emtc export`."""
-SEED_OPTIONS: Final[tuple[Option[Any], ...]] = (CENTER, BAND, INCLUDE_UNFINISHED)
-"""Options of every figure and table that summarizes seeds."""
-BUDGET_OPTIONS: Final[tuple[Option[Any], ...]] = (*SEED_OPTIONS, BUDGET)
-"""Options of a figure or table that reads all runs at the same number of env steps."""
-RATE_OPTIONS: Final[tuple[Option[Any], ...]] = (*SEED_OPTIONS, RATE)
-"""Options of a figure or table of win rates over env steps."""
-CURVE_OPTIONS: Final[tuple[Option[Any], ...]] = (*RATE_OPTIONS, X_AXIS)
-"""Options of a figure of win rates whose x axis can be chosen."""
-FINAL_OPTIONS: Final[tuple[Option[Any], ...]] = (*BUDGET_OPTIONS, FINAL, RATE)
-"""Options of a figure or table of final win rates."""
-WINDOW: Final[Option[tuple[float, float] | None]] = Option(
-    "x", read_window, "a window of the x axis, for example 0-150", None
-)
+
+
+class UnfinishedOptions(Options):
+    """Which runs count."""
+
+    include_unfinished: Annotated[
+        bool,
+        Option(
+            "Unfinished runs",
+            "Also count runs that have not finished, marked with a dagger",
+            url_parameter="unfinished",
+            has_flag=True,
+        ),
+    ] = False
+
+
+class CenterOptions(Options):
+    """How seeds are summarized in one number."""
+
+    center: Annotated[
+        Center | None,
+        Option(
+            "Line over seeds",
+            f"Over seeds: {', '.join(CENTER_NAMES)}",
+            tooltip="",
+            choices=CENTER_NAMES,
+            has_flag=True,
+        ),
+    ] = None
+
+    @property
+    def aggregation(self) -> Aggregation | None:
+        """How seeds are summarized, with the usual band of the center; None if the center is not set."""
+        return None if self.center is None else Aggregation(self.center, DEFAULT_BANDS[self.center])
+
+
+class AggregationOptions(CenterOptions):
+    """How seeds are summarized in one number with a band."""
+
+    band: Annotated[
+        Band | None,
+        Option("Band over seeds", f"Over seeds: {_BANDS}", tooltip="", choices=BAND_NAMES, has_flag=True),
+    ] = None
+
+    @property
+    def aggregation(self) -> Aggregation | None:
+        """How seeds are summarized; None if neither center nor band is set.
+
+        If only the center is set, the band is the usual one for this center.
+        """
+        if self.center is None and self.band is None:
+            return None
+        center = self.center or "mean"
+        return Aggregation(center, self.band or DEFAULT_BANDS[center])
+
+
+class BudgetOptions(UnfinishedOptions):
+    """Which runs count, and the env steps at which they are compared."""
+
+    budget: Annotated[
+        Budget,
+        convert_with(parse_budget),
+        Option(
+            "Compare at",
+            "Env steps at which runs of different lengths are compared, for example 20000 or 0.8M. Default: the length "
+            "that most runs of a map have; the others are left out. own: each run at its own end, marked",
+            tooltip="These runs have different lengths. A win rate after 4,000 env steps is not comparable with one "
+            "after 40,000 env steps. Only runs of the most common length of their map are compared, or all runs at the "
+            "number of env steps that you select. Shorter runs are listed below the tables.",
+            choices={COMMON: "most common length", OWN_END: "each run's own end (marked)"},
+            rule="common, own or a number of env steps such as 20000 or 0.8M",
+            has_flag=True,
+        ),
+    ] = COMMON
+
+
+class RateOptions(Options):
+    """The win rate by which runs are compared."""
+
+    rate: Annotated[
+        RateName,
+        Option(
+            "Win rate of episodes",
+            f"Episodes of the win rate. {RATE_MEANING}. Default: auto",
+            tooltip=f"**Auto**: robust on skirmish, because {REASON_FOR_ROBUST}; greedy on tasks where a run has no "
+            "robust evaluation. **Greedy**: SMAC's protocol. **Robust**: greedy episodes from shifted start positions. "
+            "**Training**: with exploration.",
+            choices={rate: rate.capitalize() for rate in RATE_NAMES},
+            has_flag=True,
+        ),
+    ] = AUTO
+
+
+class RatedBudgetOptions(BudgetOptions, RateOptions):
+    """Which runs count, the env steps at which they are compared, and the win rate."""
+
+
+class FinalRuleOptions(Options):
+    """The definition of a final win rate."""
+
+    final: Annotated[
+        FinalRule,
+        Option(
+            "Win rate at the end of a run",
+            f"Win rate at the end of a run: {', '.join(FINAL_RULES)}. Default: the mean over the last tenth",
+            tooltip="Successive evaluations vary while a policy is learned, so a single evaluation is a random sample.",
+            choices={"last-tenth": "mean over the last tenth", "last": "last evaluation"},
+            has_flag=True,
+        ),
+    ] = LAST_TENTH
+
+
+class ResultOptions(RatedBudgetOptions, FinalRuleOptions):
+    """Options of final win rates of single runs."""
+
+
+class SeedOptions(AggregationOptions, UnfinishedOptions):
+    """Options of every figure and table that summarizes seeds."""
+
+
+class SeedRateOptions(SeedOptions, RateOptions):
+    """Options of win rates over env steps."""
+
+
+class SeedResultOptions(SeedOptions, ResultOptions):
+    """Options of final win rates over seeds."""
+
+
+class XAxisOptions(Options):
+    """The x axis of curves."""
+
+    x_axis: Annotated[
+        XAxisName,
+        Option(
+            "x axis",
+            f"x axis of learning curves: {', '.join(X_AXES)}. Minutes and hours are wall time in which the trainer was "
+            "active, without pauses, the time between a stop and a resume, and env steps that a resume replaced. "
+            "Default: env_steps",
+            tooltip=X_AXES["hours"].meaning,
+            choices={name: axis.choice for name, axis in X_AXES.items()},
+            url_parameter="axis",
+            has_flag=True,
+        ),
+    ] = "env_steps"
+
+
+class CurveOptions(SeedRateOptions, XAxisOptions):
+    """Options of curves of win rates whose x axis can be chosen."""
+
+
+class WindowOptions(Options):
+    """The part of a chart that is drawn."""
+
+    window: Annotated[
+        tuple[float, float] | None,
+        Field(alias="x"),
+        convert_with(read_window),
+        Option(rule="a window of the x axis, for example 0-150"),
+    ] = None
+
+
+class MethodOptions(Options):
+    """The projection of a memory."""
+
+    method: Annotated[
+        ProjectionMethod | None, Option(help="Projection of a memory: pca, tsne or umap", has_flag=True)
+    ] = None

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from app.figures.kinds.chart import Chart, Line, Mark
-from app.figures.options import Option
 from app.figures.theme import OKABE_ITO
 from storage.engine import Database
 from storage.queries.runs import list_resumes
@@ -26,12 +25,6 @@ def read_reference_ids(value: Any) -> list[str]:
     if not 0 < len(ids) <= MAX_REFERENCE_RUNS:
         raise ValueError(ids)
     return [run_id.strip() for run_id in ids]
-
-
-REFERENCE_RUNS: Final[Option[list[str]]] = Option(
-    "beside", read_reference_ids, f"the ids of up to {MAX_REFERENCE_RUNS} runs, separated by commas", []
-)
-"""Other runs, whose main lines are drawn dotted."""
 
 
 def add_reference_runs(chart: Chart, others: Mapping[str, Chart]) -> Chart:

@@ -17,8 +17,9 @@ import plotly.graph_objects as go
 
 from app.analysis.results import select_runs
 from app.figures import named
-from app.figures.figure import NO_OPTIONS, AnyFigure, FigureKind, TableKind
-from app.figures.image_options import LABELS, read_image_options, replace_labels
+from app.figures.figure import FigureKind, TableKind
+from app.figures.image_options import DEFAULT_IMAGE_OPTIONS, ImageOptions, read_image_options, replace_labels
+from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
 from app.figures.options import Options
 from app.figures.render.export import export_figure
@@ -28,10 +29,12 @@ from emtc_core.metrics import METRICS
 from storage.engine import Database
 
 _MODULES = [import_module(f"{named.__name__}.{module.name}") for module in iter_modules(named.__path__)]
-FIGURES: dict[str, FigureKind[Any]] = {
+FIGURES: dict[str, FigureKind[Any, Any]] = {
     kind.name: kind for module in _MODULES for kind in getattr(module, "FIGURES", ())
 }
-TABLES: dict[str, TableKind[Any]] = {kind.name: kind for module in _MODULES for kind in getattr(module, "TABLES", ())}
+TABLES: dict[str, TableKind[Any, Any]] = {
+    kind.name: kind for module in _MODULES for kind in getattr(module, "TABLES", ())
+}
 
 
 class NotebookFigure(go.Figure):
@@ -40,9 +43,9 @@ class NotebookFigure(go.Figure):
     The PNG is left out if the caller changes the Plotly figure, because it would not show the change.
     """
 
-    def __init__(self, figure: AnyFigure, image_options: Options = NO_OPTIONS) -> None:
+    def __init__(self, figure: AnyFigure, image_options: ImageOptions = DEFAULT_IMAGE_OPTIONS) -> None:
         """Draw the figure with Plotly."""
-        super().__init__(to_plotly(replace_labels(figure, image_options[LABELS])))
+        super().__init__(to_plotly(replace_labels(figure, image_options.labels)))
         self._source, self._image_options, self._original_json = figure, image_options, str(self.to_json())
 
     def _repr_mimebundle_(self, *_: Any, **__: Any) -> dict[str, Any]:
@@ -58,7 +61,7 @@ for _method in ("_ipython_display_", "_repr_html_"):  # Jupyter would call these
     setattr(NotebookFigure, _method, None)
 
 
-def find_figure(name: str) -> FigureKind[Any]:
+def find_figure(name: str) -> FigureKind[Any, Any]:
     """Get the definition of a figure by its name.
 
     Raises:
@@ -69,32 +72,33 @@ def find_figure(name: str) -> FigureKind[Any]:
     return FIGURES[name]
 
 
-def draw_chart(name: str, runs: Any, options: Options = NO_OPTIONS) -> Chart:
+def draw_chart(name: str, runs: Any, options: Options | None = None) -> Chart:
     """Draw a named figure that consists of line charts.
 
     Args:
         name: Name of the figure.
         runs: Data of the figure: the first argument of its `FigureKind.draw`.
-        options: Options of the figure.
+        options: Options of the figure. Default: its defaults.
 
     Raises:
         ConfigError: If no figure has this name, or the data cannot be drawn.
         TypeError: If the figure is not a line chart.
     """
-    chart = find_figure(name).draw(runs, options)
+    kind = find_figure(name)
+    chart = kind.draw(runs, kind.options() if options is None else options)
     if not isinstance(chart, Chart):
         raise TypeError(f"{name} is not a line chart")
     return chart
 
 
-def list_page_figures(page: str) -> list[FigureKind[Any]]:
+def list_page_figures(page: str) -> list[FigureKind[Any, Any]]:
     """List the figures that a page offers under *More figures*."""
     return [kind for kind in FIGURES.values() if page in kind.pages]
 
 
-def list_sections(page: str) -> dict[str, list[FigureKind[Any] | TableKind[Any]]]:
+def list_sections(page: str) -> dict[str, list[FigureKind[Any, Any] | TableKind[Any, Any]]]:
     """List the tables and figures that a page always shows, by the title of the section. Tables come first."""
-    sections: dict[str, list[FigureKind[Any] | TableKind[Any]]] = {}
+    sections: dict[str, list[FigureKind[Any, Any] | TableKind[Any, Any]]] = {}
     for kind in (*TABLES.values(), *FIGURES.values()):
         if kind.section is not None and kind.section.page == page:
             sections.setdefault(kind.section.title, []).append(kind)
@@ -118,7 +122,9 @@ def list_live_metrics() -> tuple[str, ...]:
     return tuple(dict.fromkeys([*names, *(name for chart in list_metric_charts().values() for name in chart)]))
 
 
-def write_command(kind: FigureKind[Any], run_ids: Sequence[str], options: Options, *, db: Path | None = None) -> str:
+def write_command(
+    kind: FigureKind[Any, Any], run_ids: Sequence[str], options: Options, *, db: Path | None = None
+) -> str:
     """Write the `emtc export` command that draws a figure of runs with these options.
 
     Args:
@@ -128,24 +134,21 @@ def write_command(kind: FigureKind[Any], run_ids: Sequence[str], options: Option
         db: Path of the database; None if the command needs no --db.
     """
     words = ["emtc export", *run_ids, f"--figure {kind.name}"]
-    for option in kind.options:
-        if option not in options:
+    values = options.list_set_values()
+    for name, option in options.list_options().items():
+        if name not in values:
             continue
-        value = options[option]
-        if option.has_flag:
-            words.append(option.flag if value is True else f"{option.flag} {value}")
+        if not option.has_flag:
+            words.append(f"--set {shlex.quote(f'{name}={_write_value(values[name])}')}")
         else:
-            words.append(f"--set {shlex.quote(f'{option.name}={_write_value(value)}')}")
+            words.append(option.flag if values[name] is True else f"{option.flag} {_write_value(values[name])}")
     words += [f"--db {shlex.quote(str(db))}"] if db else []
     return " ".join([*words, f"--out {kind.name}.pdf"])
 
 
 def _write_value(value: object) -> str:
-    """Write the value of an option as text that `Option.read` reads."""
-    if isinstance(value, str):
-        return value
-    is_tuple_of_letters = isinstance(value, tuple) and all(isinstance(part, str) and len(part) == 1 for part in value)
-    return "".join(value) if is_tuple_of_letters else json.dumps(value)  # type: ignore[arg-type]
+    """Write the value of an option as text for the command line."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def draw_named(db: Database, name: str, runs: Sequence[str], options: Mapping[str, Any]) -> NotebookFigure:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from app.analysis.format import escape_markdown
 from app.figures.figure import FigureKind
-from app.figures.options import RATE, WINDOW, read_window
+from app.figures.options import read_window
 from app.figures.registry import find_figure
 from app.figures.render.export import export_figure
 from app.notebook.markdown import sanitize, to_html
@@ -43,7 +43,7 @@ MIME: dict[NotebookFormat, str] = {
 FOLDER = "figures"
 INSTALL = f"Install EMTC Lab in this kernel with: {FROM_CHECKOUT}."
 
-_TEXT_OPTIONS: Final = ("title", "caption")
+_TEXT_OPTIONS: Final = {"title", "caption"}
 _MAX_LINE_LENGTH: Final = 100
 _CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -225,20 +225,20 @@ def make_recipe(view: PinnedView, figure: Figure) -> str | None:
     return line if len(line) <= _MAX_LINE_LENGTH else "db.figure(\n    " + ",\n    ".join(arguments) + ",\n)"
 
 
-def _collect_options(view: PinnedView, figure: Figure, kind: FigureKind[Any]) -> dict[str, Any]:
+def _collect_options(view: PinnedView, figure: Figure, kind: FigureKind[Any, Any]) -> dict[str, Any]:
     """Collect the options of a figure from the pinned options, the URL parameters, and the figure's texts."""
-    names = {option.name for option in kind.options}
-    options = {name: value for name, value in view.facts.items() if name in names}
-    if RATE.name in names and not options.keys() & {"rate", "quantity"}:
+    known = kind.options.list_options()
+    options = {name: value for name, value in view.facts.items() if name in known}
+    if "rate" in known and not options.keys() & {"rate", "quantity"}:
         options["rate"] = "greedy"  # the default when views without `rate` were stored
-    for option in kind.options:
+    for name, option in known.items():
         if isinstance(option.default, bool) and view.query.get(option.parameter) == ["true"]:
-            options[option.name] = True
-    for name in names.intersection(_TEXT_OPTIONS):
+            options[name] = True
+    for name in known.keys() & _TEXT_OPTIONS:
         options.setdefault(name, getattr(figure, name))
-    if WINDOW.name in names:
+    if "x" in known:
         with suppress(LookupError, ValueError):
-            options[WINDOW.name] = list(read_window(view.query["x"][0]))
+            options["x"] = list(read_window(view.query["x"][0]))
     return options
 
 

@@ -10,7 +10,7 @@ from app.analysis.series import join_seeds
 from app.figures.curve_style import CurveStyle, clip_spikes, complement, smooth_chart, with_log_y_axis
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.named.curves import draw_comparison
-from app.figures.named.live import draw_gate_dynamics, draw_metrics
+from app.figures.named.run_charts import draw_gate_dynamics, draw_metrics
 from app.figures.reference_runs import DOTTED
 from app.figures.registry import find_figure
 from app.figures.render.export import export_figure

@@ -17,10 +17,10 @@ from app.analysis.aggregates import trailing_mean
 from app.analysis.selection import NODE_QUANTITIES
 from app.figures.kinds.chart import Chart, Line, Mark, Panel
 from app.figures.kinds.maps import Cloud
-from app.figures.named.live import (
+from app.figures.named.live import compute_chance_accuracy
+from app.figures.named.run_charts import (
     GATE_METRICS,
     NO_RETURNS,
-    compute_chance_accuracy,
     compute_wilson_interval,
     draw_gate_dynamics,
     draw_gate_effect,

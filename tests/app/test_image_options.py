@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from app.figures.image_options import (
-    LABELS,
-    WIDTH,
+    ImageOptions,
     read_image_options,
     read_labels,
     read_width,
@@ -46,7 +45,7 @@ def test_a_width_has_a_unit_or_is_a_number_of_columns(text, inches) -> None:
 @pytest.mark.parametrize("text", ["three", "1in", "100cm", "3.25pt", "-4in", ""])
 def test_a_width_outside_of_2_to_20_inches_is_refused(text) -> None:
     with raises(ConfigError, key="width"):
-        WIDTH.parse(text)
+        ImageOptions.read({"width": text})
 
 
 def test_the_file_has_the_width() -> None:
@@ -59,7 +58,7 @@ def test_an_equals_sign_between_spaces_is_a_part_of_a_text() -> None:
     assert read_labels("A=B\n\nC=D") == read_labels({"A": "B", "C": "D"})
     for text in ("A", "=B"):
         with raises(ConfigError, key="label"):
-            LABELS.parse([text])
+            ImageOptions.read({"label": [text]})
 
 
 def test_a_text_is_replaced_in_names_titles_and_axes_and_keeps_the_number_of_seeds() -> None:

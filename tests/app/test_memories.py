@@ -12,12 +12,13 @@ from app.figures.figure import StoredRuns
 from app.figures.kinds.maps import Maps, Trace
 from app.figures.named.memories import (
     NEIGHBORS,
+    DivergenceOptions,
     compute_local_spread,
     make_embedding_comparison,
     make_strategy_divergence,
 )
 from app.figures.named.memory_map import draw_memory
-from app.figures.options import METHOD, make_options
+from app.figures.options import MethodOptions
 from app.notebook.view import freeze, thaw
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
@@ -39,7 +40,7 @@ def seeded(tmp_path_factory: pytest.TempPathFactory):
 def test_memories_are_drawn_under_one_colour_scale(seeded) -> None:
     _, db, ids = seeded
     maps = make_embedding_comparison(
-        StoredRuns(db, [find_run(db, run_id) for run_id in ids]), make_options({METHOD: "pca"})
+        StoredRuns(db, [find_run(db, run_id) for run_id in ids]), MethodOptions(method="pca")
     )
     assert [panel.title for panel in maps.panels] == [f"TCSE, 3m ({run_id})" for run_id in ids]
     assert {(panel.x_label, panel.y_label) for panel in maps.panels} == {("PCA 1", "PCA 2")}
@@ -67,7 +68,7 @@ def _with(snapshot, h, embedding):
 
 def test_the_paths_go_through_the_nodes_that_the_episodes_met(seeded) -> None:
     _, db, ids = seeded
-    maps = make_strategy_divergence(StoredRuns(db, [find_run(db, ids[0])]))
+    maps = make_strategy_divergence(StoredRuns(db, [find_run(db, ids[0])]), DivergenceOptions())
     snapshot = get_snapshot(db, int(list_snapshots(db, ids[0])["id"].iloc[-1]))
     assert "won" in maps.panels[0].title
     assert "not won" in maps.panels[1].title
@@ -86,7 +87,7 @@ def test_the_paths_go_through_the_nodes_that_the_episodes_met(seeded) -> None:
 
 def test_maps_can_be_kept_in_the_notebook(seeded) -> None:
     _, db, ids = seeded
-    maps = make_strategy_divergence(StoredRuns(db, [find_run(db, ids[0])]))
+    maps = make_strategy_divergence(StoredRuns(db, [find_run(db, ids[0])]), DivergenceOptions())
     kept = thaw(freeze(maps))
     assert isinstance(kept, Maps)
     pd.testing.assert_frame_equal(kept.to_frame(), maps.to_frame())
@@ -121,7 +122,7 @@ def test_chosen_episodes_are_followed_and_unusable_ones_refused(seeded, tmp_path
     assert run([*command, "--episodes", "2"]) == 2
     assert "two numbers" in capsys.readouterr().err
     with raises(ConfigError, key="embedding-comparison"):
-        make_embedding_comparison(StoredRuns(db, [find_run(db, ids[0])]))
+        make_embedding_comparison(StoredRuns(db, [find_run(db, ids[0])]), MethodOptions())
 
 
 def test_the_encoders_are_timed_beside_each_other(capsys) -> None:

@@ -27,16 +27,16 @@ from app.cli.main import run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel
 from app.figures.kinds.maps import Cloud, Grid, Heatmap
 from app.figures.named.curves import draw_comparison
-from app.figures.named.live import (
+from app.figures.named.live import read_returns
+from app.figures.named.memory_map import draw_memory, draw_selection
+from app.figures.named.run_charts import (
     GATE_METRICS,
     TRAINING_RATES,
     draw_gate_dynamics,
     draw_gate_effect,
     draw_metrics,
     draw_outcomes,
-    read_returns,
 )
-from app.figures.named.memory_map import draw_memory, draw_selection
 from app.figures.named.trajectories import draw_trajectory
 from app.figures.named.what_if import draw_what_if
 from app.figures.registry import FIGURES, NotebookFigure
@@ -379,12 +379,12 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
                     **chosen,
                     "method": "pca",
                     "fit": "all",
-                    "question": vars(WhatIfSettings(tau_factor=0.5)),
+                    **vars(WhatIfSettings(tau_factor=0.5)),
                 },
             },
         ),
         *(
-            (draw_asked(question), {"page": "memory", "facts": {"snapshot": snapshot.id, "question": vars(question)}})
+            (draw_asked(question), {"page": "memory", "facts": {"snapshot": snapshot.id, **vars(question)}})
             for question in (WhatIfSettings(tau_fixed=0.3), WhatIfSettings(delta_factor=3160.0, successor="link"))
         ),
     ]
@@ -503,7 +503,7 @@ def test_what_a_stranger_stored_in_a_view_never_becomes_code(seeded, monkeypatch
         view | {"figure": "metrics", "facts": {"metrics": [evil]}},
         view | {"page": "memory", "figure": "memory-atlas", "facts": {"snapshot": evil, "n": 1, "seed": 1}},
         view | {"page": "replay", "figure": "trajectory", "facts": {"episode": "1);"}},
-        view | {"page": "memory", "figure": "what-if", "facts": {"snapshot": 1, "question": {"tau_factor": evil}}},
+        view | {"page": "memory", "figure": "what-if", "facts": {"snapshot": 1, "tau_factor": evil}},
         view | {"figure": evil},
     ]
     ids = [create_entry(db, title="x", figure=freeze(make_chart(5)), view=each) for each in [view, *others]]

@@ -16,8 +16,8 @@ from app.analysis.tables import Column, Table, make_table
 from app.cli.main import run
 from app.figures.figure import FigureKind, PageSection, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.named.curves import HIDDEN_METHODS, LOG_AXES, PER_SEED, SMOOTH, read_comparison
-from app.figures.options import CENTER, Option, Options, make_options
+from app.figures.named.curves import LearningCurveOptions, read_comparison
+from app.figures.options import Options, RateOptions
 from app.figures.registry import FIGURES, TABLES, find_figure, write_command
 from app.figures.render.export import export_figure
 from app.notebook.export import export_entries
@@ -35,38 +35,48 @@ from tests.pages.seed import seed_run
 ROOT = Path(__file__).resolve().parents[2]
 
 
-SLOPE = Option("slope", float, "a number", 1.0)
+class ToyOptions(Options):
+    slope: float = 1.0
 
 
-def draw_toy(runs: StoredRuns, options: Options) -> Chart:
+class ToyTableOptions(ToyOptions, RateOptions):
+    pass
+
+
+def draw_toy(runs: StoredRuns, options: ToyOptions) -> Chart:
     """A figure with its data, its drawing and its option in one file."""
     steps = np.array([0.0, 1.0])
-    line = Line("toy", "#0072B2", steps, steps * options[SLOPE])
+    line = Line("toy", "#0072B2", steps, steps * options.slope)
     panel = Panel(", ".join(row.name for row in runs.rows), "steps", (line,))
     return Chart("toy", "A toy", "env steps", (panel,), "What a toy shows.", "A toy.")
 
 
 TOY = FigureKind(
-    "toy", draw_toy, options=(SLOPE,), needs_runs=True, question="What does a toy show?", pages=("compare", "live"),
+    "toy", draw_toy, options=ToyOptions, needs_runs=True, question="What does a toy show?", pages=("compare", "live"),
 )  # fmt: skip
 
 
-def tabulate_toys(runs: ComparedRuns, options: Options) -> Table:
+def tabulate_toys(runs: ComparedRuns, options: ToyTableOptions) -> Table:
     """A statistic of the compared runs."""
-    rows = [[row.name, options[SLOPE] * row.seed] for row in runs.rows.values()]
+    rows = [[row.name, options.slope * row.seed] for row in runs.rows.values()]
     return make_table(["run", Column("toy", unit="steps", format=".1f")], rows)
 
 
-def draw_toys(runs: ComparedRuns, options: Options) -> Chart:
+def draw_toys(runs: ComparedRuns, options: RateOptions) -> Chart:
     """The same statistic as a figure."""
     seeds = np.array([float(row.seed) for row in runs.rows.values()])
     panel = Panel("toys", "steps", (Line("toy", "#0072B2", seeds, seeds),))
     return Chart("toys", "Toys", "seed", (panel,), "One point for each run.", "Toys.")
 
 
-TOYS = TableKind("toys", tabulate_toys, read_comparison, (SLOPE,), section=PageSection("compare", "Toy statistics"))
+TOYS = TableKind("toys", tabulate_toys, read_comparison, ToyTableOptions, section=PageSection("compare", "Toy statistics"))
 TOY_CHART = FigureKind(
-    "toys", draw_toys, read_comparison, question="How many toys?", section=PageSection("compare", "Toy statistics")
+    "toys",
+    draw_toys,
+    read_comparison,
+    RateOptions,
+    question="How many toys?",
+    section=PageSection("compare", "Toy statistics"),
 )
 
 
@@ -144,7 +154,7 @@ def test_a_metric_with_a_chart_has_it_on_live(seeded, monkeypatch: pytest.Monkey
 def test_the_command_of_a_figure_has_the_options_that_are_set(seeded, tmp_path: Path) -> None:
     _, run_id = seeded
     kind = find_figure("learning-curves")
-    options = make_options({CENTER: "median", PER_SEED: True, SMOOTH: 200, LOG_AXES: ("x",), HIDDEN_METHODS: ("a, b",)})
+    options = LearningCurveOptions(center="median", per_seed=True, smooth=200, log_axes="x", hidden_methods=("a, b",))
     command = write_command(kind, [run_id], options)
     assert command == (
         f"emtc export {run_id} --figure learning-curves --center median --set each=true --set smooth=200 --set log=x "
@@ -156,14 +166,15 @@ def test_the_command_of_a_figure_has_the_options_that_are_set(seeded, tmp_path: 
 
 
 def test_smoothing_is_read_as_people_write_it() -> None:
-    assert [SMOOTH.parse(value) for value in ("20k", "1e3", 500, 500.0, 0)] == [20_000, 1000, 500, 500, 0]
+    values = [LearningCurveOptions.read({"smooth": value}).smooth for value in ("20k", "1e3", 500, 500.0, 0)]
+    assert values == [20_000, 1000, 500, 500, 0]
     for value in ("-5", "1.5", "k", None, True):
         with raises(ConfigError, key="smooth"):
-            SMOOTH.parse(value)
+            LearningCurveOptions.read({"smooth": value})
 
 
 def test_the_command_of_a_figure_names_a_database_that_is_not_the_default() -> None:
-    command = write_command(find_figure("learning-curves"), ["r"], make_options({}), db=Path("/a b/x.db"))
+    command = write_command(find_figure("learning-curves"), ["r"], LearningCurveOptions(), db=Path("/a b/x.db"))
     assert command == "emtc export r --figure learning-curves --db '/a b/x.db' --out learning-curves.pdf"
 
 
@@ -176,7 +187,7 @@ def test_what_only_one_figure_takes_is_refused_by_another(seeded, tmp_path: Path
     command = ["export", run_id, "--figure", "mu-w", "--set", "slope=3", "--out", str(tmp_path / "x.csv")]
     assert run([*command, "--db", db.url]) == 2
     assert "slope is not an option of the figure mu-w" in capsys.readouterr().err
-    assert find_figure("toy").read_options({"slope": "2"})[SLOPE] == 2.0
+    assert find_figure("toy").read_options({"slope": "2"}).slope == 2.0
 
 
 @pytest.mark.parametrize("figure", ["gate-effect", "what-if", "outcomes", "metrics"])

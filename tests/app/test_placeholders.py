@@ -8,7 +8,7 @@ import pytest
 
 import app
 from app.analysis.settings import parse_steps
-from app.figures.image_options import LABELS
+from app.figures.image_options import ImageOptions
 from storage.engine import open_database
 from storage.queries.episode_search import find_episodes, find_playbacks
 from storage.queries.search_terms import parse_text, split_search
@@ -54,7 +54,7 @@ PARSERS: dict[str, Callable] = {
     "select name, win_rate from runs": lambda db, text: run_query(db, text),
     "50000, 100000": lambda db, text: parse_steps(text) or pytest.fail(text),
     "tau": lambda db, text: text,
-    "A=B": lambda db, text: LABELS.parse(text),
+    "A=B": lambda db, text: ImageOptions.read({"label": text}),
 }
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from app.analysis.propositions import Proposition1Check, Proposition2Check
-from app.figures.figure import NO_OPTIONS
 from app.figures.kinds.chart import Chart
 from app.figures.registry import draw_chart, find_figure
 from app.figures.render.export import EXPORT_FORMATS, export_figure
@@ -91,4 +90,4 @@ def test_both_figures_can_be_exported(make, format):
 @pytest.mark.parametrize("name", ["proposition-1", "proposition-2"])
 def test_the_command_line_draws_them_for_the_default_settings_of_the_page(name):
     kind = find_figure(name)
-    assert not kind.draw(kind.read(None, [], NO_OPTIONS), NO_OPTIONS).is_empty
+    assert not kind.draw(kind.read(None, [], kind.options()), kind.options()).is_empty

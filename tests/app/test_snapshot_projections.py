@@ -18,8 +18,7 @@ from app.analysis.projections.snapshots import (
     sample_rows,
 )
 from app.cli.main import run
-from app.figures.named.memory_map import N_LANDMARKS, SNAPSHOT
-from app.figures.options import METHOD, make_options
+from app.figures.named.memory_map import AtlasOptions
 from app.figures.registry import find_figure
 from emtc_core.errors import ConfigError, StorageError
 from emtc_core.recorder import SnapshotRecord
@@ -125,7 +124,7 @@ def test_a_collapsed_memory_is_one_point_and_the_command_says_so(db, capsys, met
     later = project_snapshot(db, second, method=method, n=N)
     assert read_initial_projection(later.params) is None, "a layout cannot start with one point"
     assert len(np.unique(later.coordinates, axis=0)) == 400
-    options = make_options({METHOD: method, SNAPSHOT: first, N_LANDMARKS: 400})
+    options = AtlasOptions(method=method, snapshot=first, n_landmarks=400)
     cloud = find_figure("memory-atlas").make(db, [find_run(db, run_id)], options)
     assert cloud.caption.endswith("All nodes have the same embedding.")
 

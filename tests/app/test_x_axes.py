@@ -10,7 +10,7 @@ import pytest
 
 from app.analysis.x_axes import X_AXES, read_x_values
 from app.cli.main import run
-from app.figures.options import INCLUDE_UNFINISHED, X_AXIS, make_options
+from app.figures.named.curves import LearningCurveOptions
 from app.figures.registry import FIGURES
 from storage.engine import Database, open_database
 from storage.recording.writer import DatabaseRecorder
@@ -107,7 +107,7 @@ def test_seeds_are_averaged_at_equal_values_of_the_axis(database: Database, tmp_
 
 def test_a_run_without_a_recorded_speed_is_left_out_with_the_reason(database: Database, tmp_path: Path, capsys) -> None:
     runs = [add_run(database, 1)[0], imported := add_run(database, 2, has_metrics=False)[0]]
-    options = make_options({X_AXIS: "hours", INCLUDE_UNFINISHED: True})
+    options = LearningCurveOptions(x_axis="hours", include_unfinished=True)
     chart = FIGURES["learning-curves"].make(database, [find_run(database, run_id) for run_id in runs], options)
     assert chart.x_label == "wall time of the training [h]"
     assert f"run {imported} (EMTC(QPLEX) on 3m; seed 2): {X_AXES['hours'].missing}" in chart.caption

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -38,16 +38,10 @@ from app.analysis.study_plans import EMTC, EMTC_CDS
 from app.analysis.tables import MISSING, Cell, Column, Table, make_table
 from app.figures.figure import FigureKind, PageSection, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.named.curves import read_comparison, select_option_finals, style_comparison
-from app.figures.options import BUDGET, FINAL, INCLUDE_UNFINISHED, RATE, Option, Options
+from app.figures.named.curves import read_comparison, read_finals, style_comparison
+from app.figures.options import BudgetOptions, FinalRuleOptions, Option, Options, ResultOptions
 from emtc_core.errors import ConfigError, Fault
 
-_OPTIONS = (INCLUDE_UNFINISHED, BUDGET, FINAL, RATE)
-REFERENCE: Final[Option[str]] = Option(
-    "reference", str, "the name of a variant, for example EMTC(QPLEX), or its key", "",
-    label="Reference variant",
-    help="The variant that all others are compared with. Default: the full method, EMTC",
-)  # fmt: skip
 _SECTION = PageSection("compare", "Statistics")
 _TEST_NAMES = ("task", "variant", "against")
 _DIFFERENCE = Column("difference", unit="%")
@@ -73,6 +67,27 @@ EXPLANATION = (
     "p (Holm) < .05; win rates whose interval is within ±.05 have no relevant difference."
 )
 """Text for captions: how the tables of comparisons compute their numbers."""
+
+
+class ReferenceOptions(Options):
+    """The variant with which the others are compared."""
+
+    reference: Annotated[
+        str,
+        Option(
+            "Reference variant",
+            "The variant that all others are compared with. Default: the full method, EMTC",
+            rule="the name of a variant, for example EMTC(QPLEX), or its key",
+        ),
+    ] = ""
+
+
+class ComparisonOptions(ResultOptions, ReferenceOptions):
+    """Options of the table of comparisons by one win rate."""
+
+
+class RateComparisonOptions(BudgetOptions, FinalRuleOptions, ReferenceOptions):
+    """Options of the table of comparisons by several win rates."""
 
 
 class _VariantTest(NamedTuple):
@@ -104,7 +119,7 @@ def find_reference(curves: Curves, reference: str = "") -> str:
     if reference:
         matches = [method for method, name in methods.items() if reference in (method, name)]
         if not matches and methods:
-            raise ConfigError(f"must be one of {', '.join(methods.values())}", key=REFERENCE.name, value=reference)
+            raise ConfigError(f"must be one of {', '.join(methods.values())}", key="reference", value=reference)
         return next(iter(matches), "")
     full_methods = (
         group.variant.method for arm in _FULL_METHODS for group in curves.by_variant if arm.matches(group.runs[0])
@@ -359,23 +374,23 @@ def _format_improvement(improvement: Interval, n: str, final: FinalRule, quantit
     return Cell(f"{value:.2f} [{low:.2f}–{high:.2f}]", value, low, high, n, statistic, interval)
 
 
-def _make_tests_table(tables: RunTables, options: Options) -> Table:
-    return tabulate_tests(select_option_finals(tables, options), options[FINAL], reference=options[REFERENCE])
+def _make_tests_table(tables: RunTables, options: ComparisonOptions) -> Table:
+    return tabulate_tests(read_finals(tables, options, options.rate), options.final, reference=options.reference)
 
 
-def _make_rates_table(tables: RunTables, options: Options) -> Table:
-    curves_by_rate = {rate: select_option_finals(tables, options, rate) for rate in _RATES}
+def _make_rates_table(tables: RunTables, options: RateComparisonOptions) -> Table:
+    curves_by_rate = {rate: read_finals(tables, options, rate) for rate in _RATES}
     has_both = all(curves.runs for curves in curves_by_rate.values())
-    return tabulate_tests_by_rate(curves_by_rate if has_both else {}, options[FINAL], reference=options[REFERENCE])
+    return tabulate_tests_by_rate(curves_by_rate if has_both else {}, options.final, reference=options.reference)
 
 
-def _make_profiles_chart(tables: RunTables, options: Options) -> Chart:
-    return draw_profiles(select_option_finals(tables, options), options[FINAL])
+def _make_profiles_chart(tables: RunTables, options: ResultOptions) -> Chart:
+    return draw_profiles(read_finals(tables, options, options.rate), options.final)
 
 
 FIGURES = (
     FigureKind(
-        "performance-profile", _make_profiles_chart, read_comparison, _OPTIONS,
+        "performance-profile", _make_profiles_chart, read_comparison, ResultOptions,
         question="Which share of the runs ends above x?", section=_SECTION,
     ),
 )  # fmt: skip
@@ -384,7 +399,7 @@ TABLES = (
         "comparisons",
         _make_tests_table,
         read_comparison,
-        (*_OPTIONS, REFERENCE),
+        ComparisonOptions,
         required_runs=_TABLE_NEEDS,
         section=_SECTION,
     ),
@@ -392,7 +407,7 @@ TABLES = (
         "comparisons-by-rate",
         _make_rates_table,
         read_comparison,
-        (INCLUDE_UNFINISHED, BUDGET, FINAL, REFERENCE),
+        RateComparisonOptions,
         required_runs=f"{_TABLE_NEEDS}, with greedy and robust evaluations",
         section=_SECTION,
     ),

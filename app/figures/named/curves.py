@@ -6,10 +6,10 @@ page Compare passes the runs of all databases that it shows. The other callers r
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from app.analysis.aggregates import Aggregation, explain_small_samples, interpolate_to_common_grid
 from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
@@ -35,6 +35,7 @@ from app.analysis.quantities import (
     SELECTED_RATE,
     WIN_RATE,
     Quantity,
+    RateName,
     find_rate,
     uses_selected_rate,
 )
@@ -48,21 +49,17 @@ from app.figures.curve_style import AXES, describe_style, with_log_axes
 from app.figures.figure import FigureKind, PageSection, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel, Values
 from app.figures.options import (
-    BAND,
-    BUDGET,
-    BUDGET_OPTIONS,
-    CENTER,
-    CURVE_OPTIONS,
-    FINAL,
-    FINAL_OPTIONS,
-    INCLUDE_UNFINISHED,
-    RATE,
-    RATE_OPTIONS,
-    WINDOW,
-    X_AXIS,
+    BudgetOptions,
+    CurveOptions,
+    FinalRuleOptions,
     Option,
     Options,
-    read_flag,
+    RatedBudgetOptions,
+    SeedOptions,
+    SeedRateOptions,
+    SeedResultOptions,
+    WindowOptions,
+    convert_with,
     read_step_count,
 )
 from app.figures.theme import Style, make_styles
@@ -85,9 +82,10 @@ def _read_quantity(key: Any) -> str:
     return str(key)
 
 
-def _read_axes(value: Any) -> tuple[str, ...]:
-    axes = tuple(axis for axis in AXES if axis in value)
-    if not axes or len(value) > len(axes):
+def _read_axes(value: Any) -> str:
+    """Read the logarithmic axes from a text such as "xy" or a list such as ["x", "y"]."""
+    axes = "".join(axis for axis in AXES if axis in value)
+    if len(value) > len(axes):
         raise ValueError(value)
     return axes
 
@@ -103,39 +101,76 @@ def _read_steps(value: Any) -> tuple[int, ...]:
     return tuple(steps)
 
 
-QUANTITY: Final[Option[str]] = Option(
-    "quantity",
-    _read_quantity,
-    "win_rate or mu_w (of greedy episodes), robust_win_rate, robust_mu_w, return, length or the name of a metric; "
-    f"{SELECTED_RATE} or {SELECTED_MU_W} for the win rate that --rate names",
-    SELECTED_RATE,
-    label="Quantity",
-    help="Evaluations, or any number that the runs logged. The Method page explains each.",
-    url_parameter="y",
-)
-PER_SEED: Final[Option[bool]] = Option(
-    "each", read_flag, "true or false: a thin line for every run", False,
-    label="Seeds", help="Also draw a thin line for each run",
-)  # fmt: skip
-SMOOTH: Final[Option[int]] = Option(
-    "smooth", read_step_count, "a number of env steps such as 20k: each point is the mean over the steps before it", 0,
-    label="Smoothing [env steps]",
-    help="Each point becomes the mean of its seed over this number of env steps before it, for example 20k. Empty: no "
-    "smoothing. The measured values stay as faint lines.",
-)  # fmt: skip
-LOG_AXES: Final[Option[tuple[str, ...]]] = Option(
-    "log", _read_axes, "x, y or xy: the logarithmic axes", (), label="Log scale"
-)
-HIDDEN_METHODS: Final[Option[tuple[str, ...]]] = Option(
-    "hide", _read_methods, "a method, or a list of methods, that is not drawn", ()
-)
-MU_W_STEPS: Final[Option[tuple[int, ...]]] = Option(
-    "at", _read_steps, "numbers of env steps, for example 50000, 0.8M or 100k, with commas between them", (),
-    label="At env steps",
-    help="For example 0.8M, 1.6M, 2.4M. Empty: for each map the paper's steps if all its runs reached them, otherwise "
-    "a quarter, a half and all of the env steps that its runs reached.",
-)  # fmt: skip
-_STYLE_OPTIONS = (SMOOTH, LOG_AXES)
+class StyledCurveOptions(CurveOptions):
+    """Options of curves that can be smoothed and drawn on logarithmic axes."""
+
+    smooth: Annotated[
+        int,
+        convert_with(read_step_count),
+        Option(
+            "Smoothing [env steps]",
+            "Each point becomes the mean of its seed over this number of env steps before it, for example 20k. Empty: "
+            "no smoothing. The measured values stay as faint lines.",
+            rule="a number of env steps such as 20k: each point is the mean over the steps before it",
+        ),
+    ] = 0
+    log_axes: Annotated[
+        Literal["", "x", "y", "xy"],
+        Field(alias="log"),
+        convert_with(_read_axes),
+        Option("Log scale", rule="x, y or xy: the logarithmic axes"),
+    ] = ""
+
+
+class LearningCurveOptions(StyledCurveOptions, WindowOptions):
+    """Options of the learning curves."""
+
+    quantity: Annotated[
+        str,
+        convert_with(_read_quantity),
+        Option(
+            "Quantity",
+            "Evaluations, or any number that the runs logged. The Method page explains each.",
+            rule="win_rate or mu_w (of greedy episodes), robust_win_rate, robust_mu_w, return, length or the name of a "
+            f"metric; {SELECTED_RATE} or {SELECTED_MU_W} for the win rate that --rate names",
+            url_parameter="y",
+        ),
+    ] = SELECTED_RATE
+    per_seed: Annotated[
+        bool,
+        Field(alias="each"),
+        Option("Seeds", "Also draw a thin line for each run", rule="true or false: a thin line for every run"),
+    ] = False
+    hidden_methods: Annotated[
+        tuple[str, ...],
+        Field(alias="hide"),
+        convert_with(_read_methods),
+        Option(rule="a method, or a list of methods, that is not drawn"),
+    ] = ()
+
+
+class MuWOptions(SeedRateOptions):
+    """Options of the table of mu_w."""
+
+    mu_w_steps: Annotated[
+        tuple[int, ...],
+        Field(alias="at"),
+        convert_with(_read_steps),
+        Option(
+            "At env steps",
+            "For example 0.8M, 1.6M, 2.4M. Empty: for each map the paper's steps if all its runs reached them, "
+            "otherwise a quarter, a half and all of the env steps that its runs reached.",
+            rule="numbers of env steps, for example 50000, 0.8M or 100k, with commas between them",
+        ),
+    ] = ()
+
+
+class FallOptions(SeedOptions, RatedBudgetOptions):
+    """Options of the table of falls."""
+
+
+class PublishedOptions(SeedOptions, BudgetOptions, FinalRuleOptions):
+    """Options of the table with published win rates, which are always of greedy episodes."""
 
 
 class BaselineRuns(NamedTuple):
@@ -346,54 +381,53 @@ def read_comparison(db: Database, rows: Sequence[RunRow], options: Options) -> R
     return read_tables(db, rows)
 
 
-def select_option_finals(
-    tables: RunTables, options: Options, rate: Literal["greedy", "robust"] | None = None
-) -> Curves:
-    """Select win rates for final numbers at the budget of the options. `rate` replaces the win rate of the options."""
-    curves = read_curves(tables, rate=rate or options[RATE])
-    return select_finals(curves, include_unfinished=options[INCLUDE_UNFINISHED], budget=options[BUDGET])
+def read_finals(tables: RunTables, options: BudgetOptions, rate: RateName) -> Curves:
+    """Read a win rate and select the results for final numbers, at the budget of the options."""
+    curves = read_curves(tables, rate=rate)
+    return select_finals(curves, include_unfinished=options.include_unfinished, budget=options.budget)
 
 
-def _select_drawn(tables: RunTables, options: Options, measure: str) -> Curves:
-    """Select the curves that are drawn, without the hidden methods.
+def _select_drawn(tables: RunTables, options: CurveOptions, measure: str = SELECTED_RATE) -> Curves:
+    """Read the curves of a measure and select those that are drawn.
 
     Raises:
         ConfigError: If no run has a curve.
     """
-    all_curves = read_curves(tables, measure, rate=options[RATE], x_axis=options[X_AXIS])
-    curves = select_results(all_curves, include_unfinished=options[INCLUDE_UNFINISHED])
+    all_curves = read_curves(tables, measure, rate=options.rate, x_axis=options.x_axis)
+    curves = select_results(all_curves, include_unfinished=options.include_unfinished)
     if not curves.runs:
         reason = REASONS_WITHOUT_VALUE.get(curves.measure.key, "no evaluation yet")
         run_id = next(iter(tables.rows))
         raise ConfigError(f"Run {run_id} has {reason}", hint="Wait for the first one, or select another run.")
-    return curves.hide(options[HIDDEN_METHODS])
+    return curves
 
 
-def _draw(
-    tables: RunTables,
-    options: Options,
-    *,
-    name: str,
-    measure: str = SELECTED_RATE,
-    title: str = "",
-    note: str = "",
-    per_seed: bool = False,
-) -> Chart:
-    return draw_comparison(
-        _select_drawn(tables, options, measure), options.aggregation, per_seed=per_seed,
-        smooth=options[SMOOTH], log_axes=options[LOG_AXES], name=name, title=title, note=note,
-    )  # fmt: skip
-
-
-def _learning_curves(tables: RunTables, options: Options) -> Chart:
-    key = options[QUANTITY]
-    if options[RATE] not in (AUTO, find_rate(key, options[RATE])):
+def _draw_learning_curves(tables: RunTables, options: LearningCurveOptions) -> Chart:
+    key = options.quantity
+    if options.rate not in (AUTO, find_rate(key, options.rate)):
         rule = f"has no effect, because quantity = {key} is drawn"
-        raise ConfigError(rule, key="rate", value=options[RATE], hint="Remove one of the two.")
-    return _draw(tables, options, name="learning-curves", measure=key, per_seed=options[PER_SEED])
+        raise ConfigError(rule, key="rate", value=options.rate, hint="Remove one of the two.")
+    return draw_comparison(
+        _select_drawn(tables, options, key).hide(options.hidden_methods),
+        options.aggregation,
+        per_seed=options.per_seed,
+        smooth=options.smooth,
+        log_axes=options.log_axes,
+    )
 
 
-def _read_baselines(db: Database, rows: Sequence[RunRow], options: Options) -> BaselineRuns:
+def _draw_mu_w(tables: RunTables, options: StyledCurveOptions) -> Chart:
+    curves = _select_drawn(tables, options, SELECTED_MU_W)
+    smooth, log_axes = options.smooth, options.log_axes
+    return draw_comparison(curves, options.aggregation, smooth=smooth, log_axes=log_axes, name="mu-w")
+
+
+def _draw_ablation(tables: RunTables, options: CurveOptions) -> Chart:
+    curves = _select_drawn(tables, options)
+    return draw_comparison(curves, options.aggregation, name="ablation", title="Ablation", note=_ABLATION_NOTE)
+
+
+def _read_baselines(db: Database, rows: Sequence[RunRow], options: CurveOptions) -> BaselineRuns:
     baseline_rows = [row for row in rows if row.algo in BASELINES]
     if not baseline_rows:
         raise ConfigError(f"baselines compares {', '.join(BASELINES)}. No selected run has one of these algorithms")
@@ -409,8 +443,8 @@ def _read_baselines(db: Database, rows: Sequence[RunRow], options: Options) -> B
     return BaselineRuns(read_tables(db, baseline_rows), tuple(others))
 
 
-def _baselines(data: BaselineRuns, options: Options) -> Chart:
-    curves = _select_drawn(data.tables, options, SELECTED_RATE)
+def _draw_baselines(data: BaselineRuns, options: CurveOptions) -> Chart:
+    curves = _select_drawn(data.tables, options)
     curves = replace(curves, excluded=(*curves.excluded, *data.others))
     drawn_algos = {run.variant.algo for run in curves.runs}
     emtc, others = (
@@ -423,71 +457,73 @@ def _baselines(data: BaselineRuns, options: Options) -> Chart:
     return draw_comparison(curves, options.aggregation, name="baselines", title=title, note=note)
 
 
-def _win_rates(tables: RunTables, options: Options) -> Table:
-    return tabulate_win_rates(select_option_finals(tables, options), options.aggregation, options[FINAL])
+def _tabulate_win_rates(tables: RunTables, options: SeedResultOptions) -> Table:
+    return tabulate_win_rates(read_finals(tables, options, options.rate), options.aggregation, options.final)
 
 
-def _falls(tables: RunTables, options: Options) -> Table:
-    return tabulate_falls(select_option_finals(tables, options), options.aggregation)
+def _tabulate_falls(tables: RunTables, options: FallOptions) -> Table:
+    return tabulate_falls(read_finals(tables, options, options.rate), options.aggregation)
 
 
-def _mu_w_table(tables: RunTables, options: Options) -> Table:
-    curves = select_results(read_curves(tables, rate=options[RATE]), include_unfinished=True)
-    if options[MU_W_STEPS]:
-        return tabulate_mu_w(curves, dict.fromkeys(curves.tasks, options[MU_W_STEPS]), options.aggregation)
+def _tabulate_mu_w(tables: RunTables, options: MuWOptions) -> Table:
+    curves = select_results(read_curves(tables, rate=options.rate), include_unfinished=True)
+    if options.mu_w_steps:
+        return tabulate_mu_w(curves, dict.fromkeys(curves.tasks, options.mu_w_steps), options.aggregation)
     return tabulate_mu_w(curves, list_mu_w_steps(tables, options), options.aggregation)
 
 
-def list_mu_w_steps(tables: RunTables, options: Options) -> dict[str, tuple[int, ...]]:
-    """List the env steps of the table of mu_w for each task, if the option `MU_W_STEPS` is not set.
+def list_mu_w_steps(tables: RunTables, options: MuWOptions) -> dict[str, tuple[int, ...]]:
+    """List the env steps of the table of mu_w for each task, if the option `at` is not set.
 
     They are those of the runs with the most common budget of the task. Runs that have not finished count on a task
     without results, or if they are included.
     """
-    curves = read_curves(tables, rate=options[RATE])
+    curves = read_curves(tables, rate=options.rate)
     with_unfinished = select_results(curves, include_unfinished=True)
-    candidates = with_unfinished if options[INCLUDE_UNFINISHED] else select_results(curves, final=True)
+    candidates = with_unfinished if options.include_unfinished else select_results(curves, final=True)
     results = select_common_budget(candidates)
     other_tasks = set(with_unfinished.tasks) - set(results.tasks)
     unfinished = [group for group in with_unfinished.by_variant if group.variant.task in other_tasks]
     return choose_mu_w_steps([*results.by_variant, *unfinished])
 
 
-def _published(tables: RunTables, options: Options) -> Table:
-    return tabulate_with_published(select_option_finals(tables, options, "greedy"), options.aggregation, options[FINAL])
+def _tabulate_published(tables: RunTables, options: PublishedOptions) -> Table:
+    return tabulate_with_published(read_finals(tables, options, "greedy"), options.aggregation, options.final)
 
 
-def _runs(runs: StoredRuns, options: Options) -> Table:
+def _tabulate_runs(runs: StoredRuns, options: Options) -> Table:
     caption = "win_rate is the win rate of a run's last evaluation."
     return make_plain_table(list_runs(runs.db, limit=None).loc[:, list(TABLE_COLUMNS)], caption=caption)
 
 
 FIGURES = (
     FigureKind(
-        "learning-curves", _learning_curves, read_comparison,
-        options=(*CURVE_OPTIONS, WINDOW, QUANTITY, PER_SEED, *_STYLE_OPTIONS, HIDDEN_METHODS),
+        "learning-curves", _draw_learning_curves, read_comparison, LearningCurveOptions,
         question="How do variants learn, over seeds?",
     ),
     FigureKind(
-        "baselines", _baselines, _read_baselines, CURVE_OPTIONS,
+        "baselines", _draw_baselines, _read_baselines, CurveOptions,
         question="How does EMTC compare with the baselines?", pages=("compare",),
     ),
     FigureKind(
-        "mu-w", partial(_draw, name="mu-w", measure=SELECTED_MU_W), read_comparison, (*CURVE_OPTIONS, *_STYLE_OPTIONS),
+        "mu-w", _draw_mu_w, read_comparison, StyledCurveOptions,
         question="How does the area under the curve grow?", pages=("compare",),
     ),
     FigureKind(
-        "ablation", partial(_draw, name="ablation", title="Ablation", note=_ABLATION_NOTE), read_comparison,
-        CURVE_OPTIONS, question="What does each part of EMTC contribute?", pages=("compare",),
+        "ablation", _draw_ablation, read_comparison, CurveOptions,
+        question="What does each part of EMTC contribute?", pages=("compare",),
     ),
 )  # fmt: skip
 TABLES = (
-    TableKind("runs", _runs, selects_runs=False),
-    TableKind("win-rates", _win_rates, read_comparison, FINAL_OPTIONS, section=PageSection("compare", "Win rates")),
-    TableKind("falls", _falls, read_comparison, (*BUDGET_OPTIONS, RATE), section=PageSection("compare", "Win rates")),
-    TableKind("mu-w", _mu_w_table, read_comparison, (*RATE_OPTIONS, MU_W_STEPS), section=PageSection("compare", "μ̄_w")),
+    TableKind("runs", _tabulate_runs, selects_runs=False),
     TableKind(
-        "published", _published, read_comparison, (CENTER, BAND, INCLUDE_UNFINISHED, BUDGET, FINAL),
+        "win-rates", _tabulate_win_rates, read_comparison, SeedResultOptions,
+        section=PageSection("compare", "Win rates"),
+    ),
+    TableKind("falls", _tabulate_falls, read_comparison, FallOptions, section=PageSection("compare", "Win rates")),
+    TableKind("mu-w", _tabulate_mu_w, read_comparison, MuWOptions, section=PageSection("compare", "μ̄_w")),
+    TableKind(
+        "published", _tabulate_published, read_comparison, PublishedOptions,
         required_runs=f"finished runs on a map with published win rates: {', '.join(list_published_maps())}",
         section=PageSection("compare", "Published results"),
     ),

@@ -26,7 +26,7 @@ from app.analysis.study_plans import EMTC, EMU, MEASURES, NO_TCGM, QPLEX
 from app.analysis.tables import MISSING, Cell, Column, Table, make_plain_table, make_table
 from app.analysis.variants import list_differences
 from app.figures.curve_style import CurveStyle
-from app.figures.figure import NO_OPTIONS, FigureKind, StoredRuns, TableKind
+from app.figures.figure import FigureKind, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart
 from app.figures.named.comparisons import EXPLANATION, count_seeds, format_difference, format_p
 from app.figures.named.curves import draw_comparison
@@ -92,7 +92,7 @@ def compute_smoothing_window(comparison: Comparison) -> int:
     return max(seed.target_steps for seed in comparison.seeds) // WINDOWS_PER_BUDGET
 
 
-def draw_win_rates(lines_by_task: Sequence[TaskLines], options: Options = NO_OPTIONS) -> Chart:
+def draw_win_rates(lines_by_task: Sequence[TaskLines], options: Options) -> Chart:
     """Draw the win rates of a study, smoothed, with 95 % intervals of the mean over seeds: one panel for each task.
 
     Raises:
@@ -128,7 +128,7 @@ def _draw_task(lines: TaskLines) -> Chart:
     return replace(chart, subtitle=f"{SUBTITLE}; smoothed over {window:,} env steps")
 
 
-def tabulate_claims(studies: Sequence[StudyFindings], options: Options = NO_OPTIONS) -> Table:
+def tabulate_claims(studies: Sequence[StudyFindings], options: Options) -> Table:
     """Make a table with one row for each claim and task: the primary measure and the verdict.
 
     The column "detectable" exists only if a verdict is "cannot tell". The column "study" exists only if there are
@@ -153,7 +153,7 @@ def tabulate_claims(studies: Sequence[StudyFindings], options: Options = NO_OPTI
     return make_table(columns, values, caption=caption, excluded=_list_excluded(studies))
 
 
-def tabulate_findings(studies: Sequence[StudyFindings], options: Options = NO_OPTIONS) -> Table:
+def tabulate_findings(studies: Sequence[StudyFindings], options: Options) -> Table:
     """Make a table with one row for each claim, task and measure. Only the primary measure has a verdict."""
     rows = [_make_finding_row(study, finding) for study in studies for finding in study.findings]
     measures = {finding.measure.title: finding.measure.meaning for study in studies for finding in study.findings}
@@ -189,7 +189,7 @@ def describe_study(study: StudyFindings) -> str:
     return f"{study.plan.title}: {describe_study_runs(study)}{samples}{warning}"
 
 
-def tabulate_measures(runs: StoredRuns, options: Options = NO_OPTIONS) -> Table:
+def tabulate_measures(runs: StoredRuns, options: Options) -> Table:
     """Make a table of the measures that the findings use: one row for each run, one column for each measure."""
     lines, samples = [], []
     for study in read_studies(*runs):
@@ -210,7 +210,7 @@ def tabulate_measures(runs: StoredRuns, options: Options = NO_OPTIONS) -> Table:
     return make_table(columns, lines, caption=" ".join(filter(None, [*meanings, *samples])))
 
 
-def tabulate_settings(runs: StoredRuns, options: Options = NO_OPTIONS) -> Table:
+def tabulate_settings(runs: StoredRuns, options: Options) -> Table:
     """Make a table of the settings that differ between the variants of a task, for each study."""
     parts, configs = [], {row.id: row.config for row in runs.rows}
     for study in read_studies(*runs):

@@ -1,6 +1,7 @@
 """Figures with two or three memory maps: different embedders, or the paths of a good and a bad episode."""
 
-from typing import NamedTuple
+from functools import partial
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from app.analysis.projections.snapshots import describe_equal_embeddings, project_snapshot, sample_rows
 from app.analysis.samples import describe_nodes
 from app.analysis.settings import EMBEDDERS
-from app.figures.figure import NO_OPTIONS, FigureKind, StoredRuns
+from app.figures.figure import FigureKind, StoredRuns
 from app.figures.kinds.maps import Cloud, Maps
 from app.figures.named.memory_map import (
     MAX_PATH_STEPS,
@@ -19,7 +20,7 @@ from app.figures.named.memory_map import (
     make_trace,
     name_path,
 )
-from app.figures.options import EPISODES, METHOD, Options
+from app.figures.options import MethodOptions, Option, convert_with, read_episodes
 from app.figures.theme import DELTA_MEM, WIN_RATE
 from emtc_core.errors import ConfigError
 from storage.engine import Database
@@ -38,9 +39,23 @@ REGION_NODES = 200
 """Smallest number of nodes in the region around the start of an episode."""
 
 
-def make_embedding_comparison(runs: StoredRuns, options: Options = NO_OPTIONS) -> Maps:
+class DivergenceOptions(MethodOptions):
+    """Options of the figure `strategy-divergence`."""
+
+    episodes: Annotated[
+        tuple[int, ...],
+        convert_with(partial(read_episodes, min_count=2)),
+        Option(
+            help="Two episodes of strategy-divergence, for example 120,87",
+            rule="two numbers of episodes, for example 120,87",
+            has_flag=True,
+        ),
+    ] = ()
+
+
+def make_embedding_comparison(runs: StoredRuns, options: MethodOptions) -> Maps:
     """Draw the last memories of two or three runs, for example with dCAE and TCSE, with one color scale of H."""
-    (db, rows), method = runs, options[METHOD] or "tsne"
+    (db, rows), method = runs, options.method or "tsne"
     if not 2 <= len(rows) <= 3:
         raise ConfigError(
             f"shows two or three runs, got {len(rows)}", key="embedding-comparison", hint="Give them as RUN RUN."
@@ -81,17 +96,17 @@ def compute_local_spread(snapshot: Snapshot, rows: NDArray[np.int64]) -> float:
     return float(h[neighbors].std(axis=1).mean() / h.std())
 
 
-def make_strategy_divergence(runs: StoredRuns, options: Options = NO_OPTIONS) -> Maps:
+def make_strategy_divergence(runs: StoredRuns, options: DivergenceOptions) -> Maps:
     """Draw the paths of a good and a bad episode through the last memory of a run.
 
     The option `episodes` selects the two episodes. Default: the best and the worst of the `N_EPISODES` episodes before
     the snapshot that can be replayed.
     """
-    (db, rows), method = runs, options[METHOD] or "pca"
+    (db, rows), method = runs, options.method or "pca"
     if len(rows) != 1:
         raise ConfigError(f"shows one run, got {len(rows)}", key="strategy-divergence")
     snapshot = get_last_snapshot(db, rows[0])
-    numbers, selection = options[EPISODES], ""
+    numbers, selection = options.episodes, ""
     if not numbers:
         extremes = _find_best_and_worst(db, snapshot)
         numbers, selection = (extremes.best, extremes.worst), extremes.explain()
@@ -203,11 +218,11 @@ def _find_best_and_worst(db: Database, snapshot: Snapshot) -> _Extremes:
 
 FIGURES = (
     FigureKind(
-        "embedding-comparison", make_embedding_comparison, options=(METHOD,), needs_runs=True, pages=("compare",),
+        "embedding-comparison", make_embedding_comparison, options=MethodOptions, needs_runs=True, pages=("compare",),
         question="Which embedder separates different returns?",
     ),
     FigureKind(
-        "strategy-divergence", make_strategy_divergence, options=(METHOD, EPISODES), needs_runs=True,
+        "strategy-divergence", make_strategy_divergence, options=DivergenceOptions, needs_runs=True,
         pages=("memory",), question="Where do a good and a bad strategy diverge?",
     ),
 )  # fmt: skip

@@ -7,10 +7,11 @@ selection.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from app.analysis.projections.linear import AXIS_PAIRS, DEFAULT_SIGNS, LabeledPoints, compute_pca, select_axes
 from app.analysis.projections.snapshots import describe_equal_embeddings, project_snapshot, sample_rows
@@ -19,7 +20,7 @@ from app.analysis.selection import NODE_QUANTITIES, NodeSelection, compute_node_
 from app.figures.figure import FigureKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Cloud, Trace
-from app.figures.options import COLOR, METHOD, Option, Options, read_episodes
+from app.figures.options import MethodOptions, Option, Options, convert_with, list_choices, read_episodes
 from app.figures.theme import BETA, DELTA_MEM, NEUTRAL, VIRIDIS, WIN_RATE
 from emtc_core.errors import ConfigError
 from storage.engine import Database
@@ -37,6 +38,65 @@ MAX_PATH_STEPS, MAX_PATH_INTERVAL, MIN_PATH_POINTS = 200, 10, 12
 """Limits of a path [steps]. A path has a point every 10 steps, or more often if it would have fewer than 12 points."""
 METHOD_NAMES = {"tsne": "t-SNE", "umap": "UMAP", "pca": "PCA"}
 _QUANTILE_LEVELS = np.linspace(0.0, 1.0, 101)
+
+
+def _read_color(value: Any) -> str:
+    if value not in NODE_QUANTITIES:
+        raise ValueError(value)
+    return str(value)
+
+
+def _read_axis_signs(value: Any) -> tuple[int, int]:
+    first, second = (-1 if int(sign) < 0 else 1 for sign in value)
+    return first, second
+
+
+class MapOptions(MethodOptions):
+    """Options for the snapshot, the projection and the selection of nodes."""
+
+    snapshot: Annotated[int | None, Option(rule="the id of a snapshot")] = None
+    n_landmarks: Annotated[int | None, Field(alias="n"), Option(rule="a number of landmarks")] = None
+    seed: Annotated[int, Option(rule="an integer")] = 0
+    axis_pair: Annotated[
+        int,
+        Field(alias="pair", ge=0, lt=len(AXIS_PAIRS)),
+        Option(rule=f"an index below {len(AXIS_PAIRS)} of a pair of embedding axes"),
+    ] = 0
+    fit: Annotated[Literal["all", "landmarks"], Option(rule="all or landmarks: the nodes to which a PCA is fitted")] = (
+        "landmarks"
+    )
+    axis_signs: Annotated[
+        tuple[int, int],
+        Field(alias="turn"),
+        convert_with(_read_axis_signs),
+        Option(rule="two signs for the two axes of a PCA"),
+    ] = DEFAULT_SIGNS
+    lasso: Annotated[str, Option(rule="the corners of a polygon on the map, x,y;x,y;x,y")] = ""
+    ranges: Annotated[str, Option(rule="ranges of quantities, for example h:0.5:2;t:0:40")] = ""
+
+
+class AtlasOptions(MapOptions):
+    """Options of the figure `memory-atlas`."""
+
+    color: Annotated[
+        str,
+        convert_with(_read_color),
+        Option(
+            help="Quantity for the color of the memory atlas. Default: h",
+            rule=list_choices(NODE_QUANTITIES),
+            has_flag=True,
+        ),
+    ] = "h"
+    n_drawn: Annotated[int | None, Field(alias="drawn"), Option(rule="a number of nodes")] = None
+    color_scale: Annotated[tuple[str, ...], Field(alias="scale"), Option(rule="colors from low to high")] = VIRIDIS
+    title: str = ""
+    caption: str = ""
+    paths: Annotated[
+        tuple[int, ...],
+        convert_with(partial(read_episodes, min_count=1)),
+        Option(rule="the numbers of one or two episodes, for example 120 or 120,87"),
+    ] = ()
+    """Episodes whose paths are drawn over the nodes."""
 
 
 @dataclass(frozen=True)
@@ -217,13 +277,13 @@ def get_last_snapshot(db: Database, run: RunRow) -> Snapshot:
     return get_snapshot(db, int(snapshots["id"].iloc[-1]))
 
 
-def get_selected_snapshot(db: Database, run: RunRow, options: Options) -> Snapshot:
+def get_selected_snapshot(db: Database, run: RunRow, options: MapOptions) -> Snapshot:
     """Read the snapshot with the id in the option `snapshot`. Default: the newest snapshot of the run.
 
     Raises:
         ConfigError: If the snapshot belongs to another run, or if the run has no snapshot.
     """
-    snapshot_id = options[SNAPSHOT]
+    snapshot_id = options.snapshot
     if snapshot_id is None:
         return get_last_snapshot(db, run)
     snapshot = get_snapshot(db, snapshot_id)
@@ -234,28 +294,28 @@ def get_selected_snapshot(db: Database, run: RunRow, options: Options) -> Snapsh
     return snapshot
 
 
-def compute_coordinates(db: Database, snapshot: Snapshot, options: Options) -> LabeledPoints:
-    """Compute the coordinates of all nodes [M] for the options of the map (`MAP_OPTIONS` and `method`)."""
-    method, seed, n = options[METHOD] or "pca", options[SEED], options[N_LANDMARKS] or snapshot.size
+def compute_coordinates(db: Database, snapshot: Snapshot, options: MapOptions) -> LabeledPoints:
+    """Compute the coordinates of all nodes [M] for the options of the map (`MapOptions`)."""
+    method, seed, n = options.method or "pca", options.seed, options.n_landmarks or snapshot.size
     if method == "axes":
-        return select_axes(snapshot.embedding, AXIS_PAIRS[options[AXIS_PAIR]])
+        return select_axes(snapshot.embedding, AXIS_PAIRS[options.axis_pair])
     if method == "pca":
-        fit_rows = None if options[FIT] == "all" else sample_rows(snapshot, n=n, seed=seed)
-        return compute_pca(snapshot.embedding, fit_on=fit_rows, signs=options[SIGNS])
+        fit_rows = None if options.fit == "all" else sample_rows(snapshot, n=n, seed=seed)
+        return compute_pca(snapshot.embedding, fit_on=fit_rows, signs=options.axis_signs)
     name = METHOD_NAMES.get(method, method)
     projection = project_snapshot(db, snapshot.id, method=method, n=n, seed=seed)
     return LabeledPoints(projection.coordinates, f"{name} 1 [1]", f"{name} 2 [1]")
 
 
-def read_selection(options: Options) -> NodeSelection:
+def read_selection(options: MapOptions) -> NodeSelection:
     """Read the selection from the options `lasso` and `ranges`. Without them, all nodes are selected."""
-    return NodeSelection.parse(options[LASSO], options[RANGES])
+    return NodeSelection.parse(options.lasso, options.ranges)
 
 
-def _read_atlas(db: Database, rows: Sequence[RunRow], options: Options) -> MapNodes:
+def _read_atlas(db: Database, rows: Sequence[RunRow], options: AtlasOptions) -> MapNodes:
     run = get_single_run("memory-atlas", rows)
     nodes = _read_nodes(db, run, options)
-    episodes = [get_trajectory(db, run.id, number) for number in options[PATHS]]
+    episodes = [get_trajectory(db, run.id, number) for number in options.paths]
     traces = make_traces(episodes, nodes.snapshot, nodes.points.coordinates)
     caption = f"{nodes.caption}{describe_paths(traces)}"
     return replace(nodes, traces=traces, caption=caption)
@@ -275,11 +335,11 @@ def describe_collapse(snapshot: Snapshot) -> str:
     return f" {sentence}" if sentence else ""
 
 
-def _read_nodes(db: Database, run: RunRow, options: Options) -> MapNodes:
+def _read_nodes(db: Database, run: RunRow, options: AtlasOptions) -> MapNodes:
     snapshot = get_selected_snapshot(db, run, options)
     title = name_memory(snapshot, run.name)
-    if N_LANDMARKS not in options:  # the stored projection for the default landmarks; if it is missing, it is computed
-        method = options[METHOD] or "pca"
+    if options.n_landmarks is None:  # the stored projection for the default landmarks; if it is missing, it is computed
+        method = options.method or "pca"
         coordinates = project_snapshot(db, snapshot.id, method=method).coordinates
         name = METHOD_NAMES.get(method, method)
         points = LabeledPoints(coordinates, f"{name} 1", f"{name} 2")
@@ -288,9 +348,9 @@ def _read_nodes(db: Database, run: RunRow, options: Options) -> MapNodes:
         caption += ", stratified by return and time, seed 0." if len(drawn_rows) < snapshot.size else "."
         return MapNodes(snapshot, drawn_rows, points, title, f"{caption}{describe_collapse(snapshot)}")
     points, selection = compute_coordinates(db, snapshot, options), read_selection(options)
-    max_points = options[N_DRAWN] or options[N_LANDMARKS] or snapshot.size
-    drawn_rows = sample_rows(snapshot, n=max_points, seed=options[SEED])
-    if N_DRAWN in options:
+    max_points = options.n_drawn or options.n_landmarks or snapshot.size
+    drawn_rows = sample_rows(snapshot, n=max_points, seed=options.seed)
+    if options.n_drawn is not None:
         drawn_rows = drawn_rows[selection.mask(snapshot, points.coordinates)[drawn_rows]]
     selection_text = f", selected: {selection.description}" if selection else ""
     nodes = describe_nodes(len(drawn_rows), snapshot)
@@ -298,23 +358,23 @@ def _read_nodes(db: Database, run: RunRow, options: Options) -> MapNodes:
     return MapNodes(snapshot, drawn_rows, points, title, caption)
 
 
-def _draw_atlas(nodes: MapNodes, options: Options) -> Cloud:
+def _draw_atlas(nodes: MapNodes, options: AtlasOptions) -> Cloud:
     cloud = draw_memory(
         nodes.snapshot,
         nodes.rows,
         nodes.points.coordinates[nodes.rows],
         x_label=nodes.points.x_label,
         y_label=nodes.points.y_label,
-        quantity=options[COLOR],
-        title=options[TITLE] or nodes.title,
-        caption=options[CAPTION] or nodes.caption,
+        quantity=options.color,
+        title=options.title or nodes.title,
+        caption=options.caption or nodes.caption,
         all_quantities=nodes.all_quantities,
-        colors=options[COLOR_SCALE],
+        colors=options.color_scale,
     )
     return replace(cloud, traces=nodes.traces)
 
 
-def _read_selected(db: Database, rows: Sequence[RunRow], options: Options) -> SelectedNodes:
+def _read_selected(db: Database, rows: Sequence[RunRow], options: MapOptions) -> SelectedNodes:
     run, selection = get_single_run("memory-selection", rows), read_selection(options)
     if not selection:
         raise ConfigError("memory-selection needs the option lasso or ranges to select nodes")
@@ -329,49 +389,13 @@ def _draw_selected(nodes: SelectedNodes, options: Options) -> Chart:
     return draw_selection(snapshot, selected, on_map, run=run, description=description)
 
 
-def _read_pair(value: Any) -> int:
-    return range(len(AXIS_PAIRS)).index(int(value))
-
-
-def _read_signs(value: Any) -> tuple[int, int]:
-    first, second = (-1 if int(sign) < 0 else 1 for sign in value)
-    return first, second
-
-
-def _read_colors(value: Any) -> tuple[str, ...]:
-    return tuple(str(color) for color in value)
-
-
-SNAPSHOT: Final[Option[int | None]] = Option("snapshot", int, "the id of a snapshot", None)
-N_LANDMARKS: Final[Option[int | None]] = Option("n", int, "a number of landmarks", None)
-SEED: Final[Option[int]] = Option("seed", int, "an integer", 0)
-AXIS_PAIR: Final[Option[int]] = Option(
-    "pair", _read_pair, f"an index below {len(AXIS_PAIRS)} of a pair of embedding axes", 0
-)
-FIT: Final[Option[str]] = Option("fit", str, "all or landmarks: the nodes to which a PCA is fitted", "landmarks")
-SIGNS: Final[Option[tuple[int, int]]] = Option(
-    "turn", _read_signs, "two signs for the two axes of a PCA", DEFAULT_SIGNS
-)
-LASSO: Final[Option[str]] = Option("lasso", str, "the corners of a polygon on the map, x,y;x,y;x,y", "")
-RANGES: Final[Option[str]] = Option("ranges", str, "ranges of quantities, for example h:0.5:2;t:0:40", "")
-MAP_OPTIONS: Final[tuple[Option[Any], ...]] = (SNAPSHOT, N_LANDMARKS, SEED, AXIS_PAIR, FIT, SIGNS, LASSO, RANGES)
-"""Options for the snapshot, the projection and the selection of nodes."""
-TITLE: Final[Option[str]] = Option("title", str, "a text", "")
-CAPTION: Final[Option[str]] = Option("caption", str, "a text", "")
-N_DRAWN: Final[Option[int | None]] = Option("drawn", int, "a number of nodes", None)
-PATHS: Final[Option[tuple[int, ...]]] = Option(
-    "paths", partial(read_episodes, min_count=1), "the numbers of one or two episodes, for example 120 or 120,87", ()
-)
-"""Episodes whose paths are drawn over the nodes."""
-COLOR_SCALE: Final[Option[tuple[str, ...]]] = Option("scale", _read_colors, "colors from low to high", VIRIDIS)
 FIGURES = (
     FigureKind(
-        "memory-atlas", _draw_atlas, _read_atlas,
-        (COLOR, METHOD, *MAP_OPTIONS, N_DRAWN, COLOR_SCALE, TITLE, CAPTION, PATHS), needs_runs=True,
+        "memory-atlas", _draw_atlas, _read_atlas, AtlasOptions, needs_runs=True,
         question="Which states are in the memory of a run?",
     ),
     FigureKind(
-        "memory-selection", _draw_selected, _read_selected, (METHOD, *MAP_OPTIONS), needs_runs=True,
+        "memory-selection", _draw_selected, _read_selected, MapOptions, needs_runs=True,
         question="How do the selected memories differ from the others?",
     ),
 )  # fmt: skip

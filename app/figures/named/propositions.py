@@ -15,7 +15,7 @@ from app.analysis.propositions import (
     run_proposition_1_check,
     run_proposition_2_check,
 )
-from app.figures.figure import NO_OPTIONS, FigureKind
+from app.figures.figure import FigureKind
 from app.figures.kinds.chart import Chart, Line, Mark, Panel
 from app.figures.options import Options
 from app.figures.theme import BETA, DELTA_MEM, LOSS, OKABE_ITO, RETURN
@@ -24,7 +24,7 @@ from storage.engine import Database
 from storage.runs.rows import RunRow
 
 
-def draw_proposition_1(check: Proposition1Check, options: Options = NO_OPTIONS) -> Chart:
+def draw_proposition_1(check: Proposition1Check, options: Options) -> Chart:
     """Draw each transition at (Δ_opt, Δ_mem) with the diagonal and its ±α band.
 
     ε_rep: largest difference of V* between a state and the state of its recalled node. ε_store: largest error of a
@@ -61,7 +61,7 @@ def draw_proposition_1(check: Proposition1Check, options: Options = NO_OPTIONS) 
     )
 
 
-def draw_proposition_2(check: Proposition2Check, options: Options = NO_OPTIONS) -> Chart:
+def draw_proposition_2(check: Proposition2Check, options: Options) -> Chart:
     """Draw the distance between the gated and the oracle's gradient, and the mean gate, over the distance of H from V*.
 
     The oracle's gradient uses V* instead of H. A mark shows max |H − V*| of the selected memory, the last value of the

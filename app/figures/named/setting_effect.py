@@ -4,7 +4,7 @@ The runs of a grid or of a random search also differ in other settings. Then a p
 with different values of the other settings. The line has no interval, and the caption lists the other settings.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 
@@ -18,34 +18,41 @@ from app.analysis.settings import LABEL, name_run_algo
 from app.analysis.varied_settings import find_number, group_by_settings, list_varied_settings
 from app.figures.figure import FigureKind
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.named.curves import make_subtitle, read_comparison, select_option_finals
-from app.figures.options import BAND, CENTER, FINAL, FINAL_OPTIONS, Option, Options
+from app.figures.named.curves import make_subtitle, read_comparison, read_finals
+from app.figures.options import CenterOptions, Option, ResultOptions
 from app.figures.theme import Style, make_styles
 from emtc_core.config.base import IMPORTED
 from emtc_core.errors import ConfigError
 
-SETTING: Final[Option[str]] = Option(
-    "setting", str, "a setting with different numbers in these runs, for example memory.delta", "",
-    label="Setting",
-    help="A setting with numbers that differ between the runs. Default: the one with the most values",
-)  # fmt: skip
 _NAME: Final = "setting-effect"
-_OPTIONS: Final = (*(option for option in FINAL_OPTIONS if option is not BAND), SETTING)
 _LOG_RATIO: Final = 20.0
 """The axis is logarithmic if the largest value is at least this multiple of the smallest one."""
 
 
-def _draw(tables: RunTables, options: Options) -> Chart:
-    finals = select_option_finals(tables, options)
+class SettingEffectOptions(ResultOptions, CenterOptions):
+    """Options of the effect of a setting."""
+
+    setting: Annotated[
+        str,
+        Option(
+            "Setting",
+            "A setting with numbers that differ between the runs. Default: the one with the most values",
+            rule="a setting with different numbers in these runs, for example memory.delta",
+        ),
+    ] = ""
+
+
+def _draw(tables: RunTables, options: SettingEffectOptions) -> Chart:
+    finals = read_finals(tables, options, options.rate)
     varied = list_varied_settings(finals)
     if not varied:
         raise ConfigError("needs finished runs that differ in a setting with numbers", key=_NAME)
-    setting = options[SETTING] or varied[0]
+    setting = options.setting or varied[0]
     if setting not in varied:
-        raise ConfigError(f"must be one of {', '.join(varied)}", key=SETTING.name, value=setting)
+        raise ConfigError(f"must be one of {', '.join(varied)}", key="setting", value=setting)
     others = [key for key in varied if key != setting]
-    aggregation = Aggregation(options[CENTER] or "mean", "none" if others else "ci")
-    rule, quantity = options[FINAL], finals.measure
+    aggregation = Aggregation(options.center or "mean", "none" if others else "ci")
+    rule, quantity = options.final, finals.measure
     numbers = {run.id: number for run in finals.runs if (number := find_number(run, setting)) is not None}
     curves = finals.keep(run for run in finals.runs if run.id in numbers)
     smallest, largest = min(numbers.values()), max(numbers.values())
@@ -115,7 +122,7 @@ def _draw_algo(
 
 FIGURES = (
     FigureKind(
-        _NAME, _draw, read_comparison, _OPTIONS,
+        _NAME, _draw, read_comparison, SettingEffectOptions,
         question="How does the win rate depend on a setting?", pages=("compare",),
     ),
 )  # fmt: skip

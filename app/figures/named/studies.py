@@ -48,17 +48,15 @@ from app.figures.named.curves import (
     draw_line,
     make_subtitle,
     read_comparison,
-    select_option_finals,
+    read_finals,
 )
 from app.figures.options import (
-    BAND,
-    BUDGET_OPTIONS,
-    FINAL,
-    FINAL_OPTIONS,
-    INCLUDE_UNFINISHED,
-    RATE,
-    RATE_OPTIONS,
-    Options,
+    CenterOptions,
+    RatedBudgetOptions,
+    ResultOptions,
+    SeedOptions,
+    SeedRateOptions,
+    SeedResultOptions,
 )
 from app.figures.theme import Style, make_styles
 from emtc_core.config.resolve import Value, flatten_tree
@@ -67,24 +65,31 @@ from emtc_core.errors import ConfigError
 ComputeNumbers = Callable[[Curves], Values]
 """Computes one number of each run, for example its final win rate."""
 MakeScale = Callable[[Curves], BinomialScale]
-_HEATMAP_OPTIONS = tuple(option for option in FINAL_OPTIONS if option is not BAND)
 TRAINING_FRACTIONS = (1 / 3, 2 / 3, 1.0)
 
 
-def _lambda_heatmap(tables: RunTables, options: Options) -> Heatmap:
+class HeatmapOptions(ResultOptions, CenterOptions):
+    """Options of a heat map of final win rates."""
+
+
+class EmbedderOptions(SeedOptions, RatedBudgetOptions):
+    """Options of the table of the embedders."""
+
+
+def _lambda_heatmap(tables: RunTables, options: HeatmapOptions) -> Heatmap:
     labels = ("λ_rcon", "λ_cl")
     return _draw_heatmap(tables, options, "lambda-heatmap", "Loss weights of the embedder", LAMBDAS, labels)
 
 
-def _augmentation(tables: RunTables, options: Options) -> Heatmap:
+def _augmentation(tables: RunTables, options: HeatmapOptions) -> Heatmap:
     labels = ("p_mask [fraction]", "σ [normalised state]")
     return _draw_heatmap(tables, options, "augmentation", "Augmentation of the embedder", AUGMENTATION, labels)
 
 
-def _tau_study(tables: RunTables, options: Options) -> Chart:
+def _tau_study(tables: RunTables, options: SeedRateOptions) -> Chart:
     """Draw the win rate for each temperature schedule, and the schedules in the panel below."""
-    all_curves = read_curves(tables, rate=options[RATE])
-    curves = select_results(all_curves, include_unfinished=options[INCLUDE_UNFINISHED])
+    all_curves = read_curves(tables, rate=options.rate)
+    curves = select_results(all_curves, include_unfinished=options.include_unfinished)
     aggregation, quantity = options.aggregation or Aggregation(), curves.measure
     check_one_study("tau-study", curves, TAUS)
     groups = group_by_settings(curves, *TAUS)
@@ -109,11 +114,11 @@ def _tau_study(tables: RunTables, options: Options) -> Chart:
     return _make_chart("tau-study", "Gate temperature", X_LABEL, panels, caption, curves, aggregation)
 
 
-def _mu_w_by_delta(tables: RunTables, options: Options) -> Chart:
+def _mu_w_by_delta(tables: RunTables, options: SeedResultOptions) -> Chart:
     """Draw μ̄_w and the final win rate of each embedder over the merge radius δ, on a logarithmic axis."""
-    curves = select_option_finals(tables, options)
+    curves = read_finals(tables, options, options.rate)
     aggregation = options.aggregation or Aggregation()
-    rule, quantity = options[FINAL], curves.measure
+    rule, quantity = options.final, curves.measure
     check_one_study("mu-w-by-delta", curves, (DELTA, EMBEDDER))
     if not curves.runs:
         raise ConfigError("mu-w-by-delta needs a finished run", hint="Wait until one finishes, or select other runs.")
@@ -148,7 +153,7 @@ def _mu_w_by_delta(tables: RunTables, options: Options) -> Chart:
 
 def _draw_heatmap(
     tables: RunTables,
-    options: Options,
+    options: HeatmapOptions,
     name: str,
     title: str,
     keys: tuple[str, str],
@@ -164,13 +169,13 @@ def _draw_heatmap(
         keys: Names of the two settings: first y, then x.
         labels: Axis labels of the two settings: first y, then x.
     """
-    curves = select_option_finals(tables, options)
+    curves = read_finals(tables, options, options.rate)
     check_one_study(name, curves, keys)
     settings = [flatten_tree(row.config) for row in tables.rows.values()]
     ys, xs = (sorted({value for run in settings if isinstance(value := run.get(key), int | float)}) for key in keys)
     if not (ys and xs):  # imported runs
         raise ConfigError(f"{name} needs runs with the settings {' and '.join(keys)}")
-    aggregation, rule = options.aggregation or Aggregation(), options[FINAL]
+    aggregation, rule = options.aggregation or Aggregation(), options.final
     grids = []
     for task in dict.fromkeys(map(name_task, settings)):
         values, counts = np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.int64)
@@ -287,13 +292,13 @@ def _make_chart(
     return Chart(name, title, x_label, tuple(panels), caption, description, subtitle=subtitle)
 
 
-def _embedders(tables: RunTables, options: Options) -> Table:
+def _embedders(tables: RunTables, options: EmbedderOptions) -> Table:
     """Make the table of μ̄_w over seeds of runs without gate.
 
     There is one row for each task and merge radius, and one column for each training fraction and embedder.
     """
     aggregation = options.aggregation or Aggregation()
-    finals = select_option_finals(tables, options)
+    finals = read_finals(tables, options, options.rate)
     ungated = finals.keep(run for run in finals.runs if not run.settings.get("gate.enabled"))
     curves = find_studies(ungated, (EMBEDDER, DELTA), lambda run: EMBEDDER in run.settings)
     columns_by_fraction = {
@@ -329,12 +334,12 @@ def _embedders(tables: RunTables, options: Options) -> Table:
     return _make_table(table, columns, caption, best, finals)
 
 
-def _augmentation_table(tables: RunTables, options: Options) -> Table:
+def _augmentation_table(tables: RunTables, options: SeedResultOptions) -> Table:
     """Make the table of final win rates: one row for each combination of masking and noise, one column per task."""
     aggregation = options.aggregation or Aggregation()
-    finals = select_option_finals(tables, options)
+    finals = read_finals(tables, options, options.rate)
     curves = find_studies(finals, AUGMENTATION, lambda run: run.settings.get(EMBEDDER) == "tcse")
-    tasks, rule = curves.tasks, options[FINAL]
+    tasks, rule = curves.tasks, options.final
     table, cells_by_task = [], {task: [] for task in tasks}
     for (p_mask, sigma), group in group_by_settings(curves, *AUGMENTATION).items():
         row: list[Cell | str] = [format_value(p_mask), format_value(sigma)]
@@ -384,28 +389,28 @@ def _make_table(
 
 FIGURES = (
     FigureKind(
-        "lambda-heatmap", _lambda_heatmap, read_comparison, options=_HEATMAP_OPTIONS,
+        "lambda-heatmap", _lambda_heatmap, read_comparison, HeatmapOptions,
         question="Which weights of the two losses are best?",
     ),
     FigureKind(
-        "tau-study", _tau_study, read_comparison, options=RATE_OPTIONS, question="Which gate temperature is best?"
+        "tau-study", _tau_study, read_comparison, SeedRateOptions, question="Which gate temperature is best?"
     ),
     FigureKind(
-        "mu-w-by-delta", _mu_w_by_delta, read_comparison, options=FINAL_OPTIONS,
+        "mu-w-by-delta", _mu_w_by_delta, read_comparison, SeedResultOptions,
         question="How good are the embedders at each merge radius?",
     ),
     FigureKind(
-        "augmentation", _augmentation, read_comparison, options=_HEATMAP_OPTIONS,
+        "augmentation", _augmentation, read_comparison, HeatmapOptions,
         question="Which masking and noise are best?",
     ),
 )  # fmt: skip
 TABLES = (
     TableKind(
-        "mu-w-embedders", _embedders, read_comparison, options=(*BUDGET_OPTIONS, RATE),
+        "mu-w-embedders", _embedders, read_comparison, EmbedderOptions,
         required_runs="finished runs with the gate off that differ only in embed.type or memory.delta",
     ),
     TableKind(
-        "augmentation", _augmentation_table, read_comparison, options=FINAL_OPTIONS,
+        "augmentation", _augmentation_table, read_comparison, SeedResultOptions,
         required_runs="finished runs with embed.type = tcse that differ only in embed.p_mask or embed.sigma",
     ),
 )  # fmt: skip

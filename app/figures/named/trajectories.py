@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 
 from app.analysis.episodes import draw_scene, name_episode
 from app.figures.figure import FigureKind, get_single_run
@@ -30,6 +31,34 @@ _DELTA_MEM_NOTE = (
     "Δ_mem = |r + γ·H(s′) − H(s)| when the episode was written, and the gate β for its incentive. "
     "A gap means that the memory had no node within δ."
 )
+
+
+class TrajectoryOptions(Options):
+    """Options of the figure `trajectory`: the episode and the title of its chart."""
+
+    episode: Annotated[int | None, Option(rule="the number of an episode")] = None
+    env_step: Annotated[int | None, Option(rule="the env step of the evaluation with this episode")] = None
+    title: str = ""
+
+
+class PairedEpisode(BaseModel):
+    """One of the two episodes of the figure `trajectories`."""
+
+    run: str = ""
+    """Id of the run. Default: the first run of the figure."""
+    episode: int
+    env_step: int | None = None
+    """Env step of the evaluation with this episode. Default: it is an episode of the training."""
+
+
+class PairOptions(Options):
+    """Options of the figure `trajectories`."""
+
+    pair: Annotated[
+        tuple[PairedEpisode, ...],
+        Field(min_length=1, max_length=2),
+        Option(rule='a list of two, each {"episode": 3} or {"episode": 0, "env_step": 800}'),
+    ] = ()
 
 
 class Episode(NamedTuple):
@@ -136,58 +165,41 @@ def _read_episode(db: Database, run: RunRow, episode: int, env_step: int | None)
     return trajectory, name_episode(run.config, trajectory, training=is_training)
 
 
-def _read_trajectory(db: Database, rows: Sequence[RunRow], options: Options) -> Episode:
-    run, episode = get_single_run("trajectory", rows), options[EPISODE]
+def _read_trajectory(db: Database, rows: Sequence[RunRow], options: TrajectoryOptions) -> Episode:
+    run, episode = get_single_run("trajectory", rows), options.episode
     if episode is None:
         raise ConfigError(
             "trajectory needs the option `episode`", hint="For an episode of an evaluation, it also needs `env_step`."
         )
-    return Episode(*_read_episode(db, run, episode, options[ENV_STEP]))
+    return Episode(*_read_episode(db, run, episode, options.env_step))
 
 
-def _draw_trajectory(episode: Episode, options: Options) -> Chart:
-    return draw_episode(episode.trajectory, title=options[TITLE] or episode.title)
+def _draw_trajectory(episode: Episode, options: TrajectoryOptions) -> Chart:
+    return draw_episode(episode.trajectory, title=options.title or episode.title)
 
 
-def _read_pair(db: Database, rows: Sequence[RunRow], options: Options) -> EpisodePair:
-    if not options[PAIR]:
+def _read_pair(db: Database, rows: Sequence[RunRow], options: PairOptions) -> EpisodePair:
+    if not options.pair:
         raise ConfigError("trajectories needs the option `pair` with two episodes")
     charts, scenes = [], []
-    for run_id, number, env_step in options[PAIR]:
-        run = find_run(db, run_id or rows[0].id)
-        trajectory, title = _read_episode(db, run, number, env_step)
+    for side in options.pair:
+        run = find_run(db, side.run or rows[0].id)
+        trajectory, title = _read_episode(db, run, side.episode, side.env_step)
         charts.append(draw_episode(trajectory, title=title))
         scenes.append(draw_scene(run.env, run.map, trajectory.state, trajectory.action))
     return EpisodePair(charts, scenes)
 
 
-def _draw_pair(pair: EpisodePair, options: Options) -> Chart:
+def _draw_pair(pair: EpisodePair, options: PairOptions) -> Chart:
     return join_values(pair.charts, pair.scenes)
 
 
-def _parse_pair(value: Any) -> list[tuple[str, int, int | None]]:
-    """Read one or two episodes as (run id or "", episode, env step of the evaluation or None)."""
-    pair = [
-        (str(side.get("run", "")), int(side["episode"]), int(side["env_step"]) if "env_step" in side else None)
-        for side in value
-    ]
-    if not 1 <= len(pair) <= 2:
-        raise ValueError("pair must have one or two episodes")
-    return pair
-
-
-EPISODE: Final[Option[int | None]] = Option("episode", int, "the number of an episode", None)
-ENV_STEP: Final[Option[int | None]] = Option("env_step", int, "the env step of the evaluation with this episode", None)
-TITLE: Final[Option[str]] = Option("title", str, "a text", "")
-PAIR: Final[Option[list[tuple[str, int, int | None]]]] = Option(
-    "pair", _parse_pair, 'a list of two, each {"episode": 3} or {"episode": 0, "env_step": 800}', []
-)
 FIGURES = (
     FigureKind(
-        "trajectory", _draw_trajectory, _read_trajectory, (EPISODE, ENV_STEP, TITLE), needs_runs=True,
+        "trajectory", _draw_trajectory, _read_trajectory, TrajectoryOptions, needs_runs=True,
         question="How do Δ_mem and β change along one episode?",
     ),
     FigureKind(
-        "trajectories", _draw_pair, _read_pair, (PAIR,), needs_runs=True, question="Where do two episodes diverge?"
+        "trajectories", _draw_pair, _read_pair, PairOptions, needs_runs=True, question="Where do two episodes diverge?"
     ),
 )  # fmt: skip

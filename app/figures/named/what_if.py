@@ -4,8 +4,9 @@ The table recomputes the gate without any change. For a run that was trained wit
 compared with the recorded numbers of a run with gate and the same seed.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, get_args
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 
@@ -27,8 +28,8 @@ from app.analysis.what_if import (
 )
 from app.figures.figure import FigureKind, StoredRuns, TableKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel, Values
-from app.figures.named.memory_map import MAP_OPTIONS, compute_coordinates, get_selected_snapshot, read_selection
-from app.figures.options import METHOD, Option, Options, read_choice
+from app.figures.named.memory_map import MapOptions, compute_coordinates, get_selected_snapshot, read_selection
+from app.figures.options import Option, Options
 from app.figures.theme import BETA, DELTA_MEM
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import CLOSED_BELOW
@@ -50,33 +51,23 @@ _TABLE_COLUMNS = tuple(
 )
 
 
-def read_question(parts: Mapping[str, Any]) -> WhatIfSettings:
-    """Read a question from its parts. Missing parts stay as in the run."""
+class WhatIfOptions(MapOptions):
+    """Options of the figure `what-if`: the map with the selected nodes, and the changes of the gate.
 
-    def read_number(name: str) -> float | None:
-        value = parts.get(name)
-        return None if value is None else float(value)
+    The last five are the fields of `WhatIfSettings`. If none of them is set, nothing would be changed.
+    """
 
-    return WhatIfSettings(
-        tau_factor=float(parts.get("tau_factor", 1.0)),
-        tau_fixed=read_number("tau_fixed"),
-        delta_factor=read_number("delta_factor"),
-        lookup=next(rule for rule in get_args(Lookup) if rule == parts.get("lookup", "nearest")),
-        successor=next(rule for rule in get_args(Successor) if rule == parts.get("successor", "nn")),
-    )
+    tau_factor: Annotated[float, Option(rule="a factor for every recorded τ")] = 1.0
+    tau_fixed: Annotated[float | None, Option(rule="one τ that replaces all recorded ones [return]")] = None
+    delta_factor: Annotated[
+        float | None, Option(rule="a factor for the run's δ; nodes are merged again with the new δ")
+    ] = None
+    lookup: Annotated[Lookup, Option(rule="nearest or written")] = "nearest"
+    successor: Annotated[Successor, Option(rule="nn or link")] = "nn"
 
 
-QUESTION: Final[Option[WhatIfSettings | None]] = Option(
-    "question", read_question, "a mapping with the parts of the question", None
-)
-_QUESTION_OPTIONS: Final[tuple[Option[Any], ...]] = (
-    QUESTION,
-    Option("tau_factor", float, "a factor for every recorded τ", 1.0),
-    Option("tau_fixed", float, "one τ that replaces all recorded ones [return]", None),
-    Option("delta_factor", float, "a factor for the run's δ; nodes are merged again with the new δ", None),
-    Option("lookup", read_choice(get_args(Lookup)), "nearest or written", "nearest"),
-    Option("successor", read_choice(get_args(Successor)), "nn or link", "nn"),
-)
+_CHANGES: Final = tuple(part.name for part in fields(WhatIfSettings))
+"""Names of the options that change the gate."""
 
 
 class RecomputedGate(NamedTuple):
@@ -163,15 +154,14 @@ def _find_x_range(compared: ComparedSet) -> float:
     return max(fractions)
 
 
-def _read_what_if(db: Database, rows: Sequence[RunRow], options: Options) -> RecomputedGate:
+def _read_what_if(db: Database, rows: Sequence[RunRow], options: WhatIfOptions) -> RecomputedGate:
     run = get_single_run("what-if", rows)
     snapshot = get_selected_snapshot(db, run, options)
     rules = read_gate_rules(run.config)
-    if not any(option in options for option in _QUESTION_OPTIONS):
+    if not options.model_fields_set.intersection(_CHANGES):
         hint = "Set one of them, for example with --set tau_factor=0.5."
-        rule = f"needs a change of the gate: {', '.join(option.name for option in _QUESTION_OPTIONS[1:])}"
-        raise ConfigError(rule, key="what-if", hint=hint)
-    question = options[QUESTION] or read_question(options.values)
+        raise ConfigError(f"needs a change of the gate: {', '.join(_CHANGES)}", key="what-if", hint=hint)
+    question = WhatIfSettings(**options.model_dump(include=set(_CHANGES)))
     stream = read_stream(db, run.id, rules, until=snapshot.env_step)
     factor = question.delta_factor
     merged = None if factor is None else merge_nodes(snapshot, rules, factor)
@@ -183,7 +173,7 @@ def _read_what_if(db: Database, rows: Sequence[RunRow], options: Options) -> Rec
     return RecomputedGate(result, run.name, snapshot.env_step)
 
 
-def _draw_what_if(gate: RecomputedGate, options: Options) -> Chart:
+def _draw_what_if(gate: RecomputedGate, options: WhatIfOptions) -> Chart:
     return draw_what_if(gate.result, run=gate.run, env_step=gate.env_step)
 
 
@@ -238,7 +228,7 @@ def _concatenate(parts: Sequence[WhatIfValues]) -> WhatIfValues:
 
 FIGURES = (
     FigureKind(
-        "what-if", _draw_what_if, _read_what_if, (METHOD, *MAP_OPTIONS, *_QUESTION_OPTIONS), needs_runs=True,
+        "what-if", _draw_what_if, _read_what_if, WhatIfOptions, needs_runs=True,
         question="What would the gate have done with another τ, δ or lookup rule?",
     ),
 )  # fmt: skip

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from app.figures.figure import NO_OPTIONS
-from app.figures.image_options import LABELS, replace_labels
+from app.figures.image_options import DEFAULT_IMAGE_OPTIONS, ImageOptions, replace_labels
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
-from app.figures.options import Options
 from app.figures.theme import Mode
 
 ExportFormat = Literal["svg", "png", "pdf", "html", "csv"]
@@ -21,15 +19,17 @@ MIME: dict[ExportFormat, str] = {
 }
 
 
-def describe_figure(figure: AnyFigure, *, sources: Sequence[str] = (), options: Options = NO_OPTIONS) -> str:
+def describe_figure(
+    figure: AnyFigure, *, sources: Sequence[str] = (), options: ImageOptions = DEFAULT_IMAGE_OPTIONS
+) -> str:
     """Write the texts that are missing in the CSV data of a figure: title, statistic and band, caption, runs.
 
     Args:
         figure: The figure.
         sources: The runs of the figure, one per line.
-        options: Options of `app.figures.image_options`. Only the texts have an effect.
+        options: Options of images. Only the texts have an effect.
     """
-    figure = replace_labels(figure, options[LABELS])
+    figure = replace_labels(figure, options.labels)
     subtitle = figure.subtitle if isinstance(figure, Chart) else ""
     return "\n".join(filter(None, (figure.title, subtitle, figure.caption, *sources)))
 
@@ -40,7 +40,7 @@ def export_figure(
     *,
     mode: Mode = "light",
     sources: Sequence[str] = (),
-    options: Options = NO_OPTIONS,
+    options: ImageOptions = DEFAULT_IMAGE_OPTIONS,
 ) -> bytes:
     """Export a figure. Plotly and Matplotlib are imported here, because pages load faster without them.
 
@@ -50,13 +50,13 @@ def export_figure(
         mode: Colors for a light or dark background. Papers use light.
         sources: The runs of the figure. Images and HTML pages contain them in their metadata, with the caption; for
             CSV see `describe_figure`.
-        options: Options of `app.figures.image_options`. Only the texts have an effect on CSV and HTML.
+        options: Options of images. Only the texts have an effect on CSV and HTML.
 
     Raises:
         ConfigError: If a text to replace is not in the figure, or the font is not installed.
         ValueError: If the format is unknown.
     """
-    figure = replace_labels(figure, options[LABELS])
+    figure = replace_labels(figure, options.labels)
     if format == "csv":
         return figure.to_frame().to_csv(index=False).encode()
     if format == "html":

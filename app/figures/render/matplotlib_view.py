@@ -13,12 +13,10 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 
-from app.figures.figure import NO_OPTIONS
-from app.figures.image_options import FONT, LINE_NAMES, NO_TITLE, WIDTH
+from app.figures.image_options import DEFAULT_FONT, DEFAULT_IMAGE_OPTIONS, ImageOptions
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
 from app.figures.kinds.maps import Cloud, Heatmap, Maps
-from app.figures.options import Options
 from app.figures.render import lines_view, maps_views
 from app.figures.theme import Mode, format_mathtext, get_theme_colors, replace_unprintable
 from emtc_core.errors import ConfigError
@@ -53,7 +51,7 @@ def to_image(
     *,
     mode: Mode = "light",
     sources: Sequence[str] = (),
-    options: Options = NO_OPTIONS,
+    options: ImageOptions = DEFAULT_IMAGE_OPTIONS,
 ) -> bytes:
     """Return the bytes of an image file. The same figure always gives the same bytes.
 
@@ -66,14 +64,14 @@ def to_image(
         figure = figure.without_unsmoothed_lines()
     if mode == "dark" and isinstance(figure, Cloud | Maps):
         figure = figure.on_dark_background()
-    with mpl.rc_context(make_style(mode, font=options[FONT])):
+    with mpl.rc_context(make_style(mode, font=options.font)):
         drawing = _draw(figure, options)
         file = io.BytesIO()
         drawing.savefig(file, format=format, dpi=DPI, metadata=_make_metadata(format, figure, sources))
     return file.getvalue()
 
 
-def make_style(mode: Mode, *, font: str = FONT.default) -> dict[Any, Any]:
+def make_style(mode: Mode, *, font: str = DEFAULT_FONT) -> dict[Any, Any]:
     """Return the Matplotlib settings (rcParams) of all images.
 
     Raises:
@@ -94,10 +92,11 @@ def _select_font(font: str) -> dict[str, Any]:
     """
     installed = _list_fonts()
     family, formulas = _FONTS.get(font, (font, "custom"))
-    if font == FONT.default:
+    if font == DEFAULT_FONT:
         family = next(name for name in _SANS_FONTS if name in installed)
     if family not in installed:
-        raise ConfigError(f"must be {FONT.rule}", key=FONT.name, value=font)
+        rule = ImageOptions.get_option("font").rule
+        raise ConfigError(f"must be {rule}", key="font", value=font)
     styles = {f"mathtext.{key}": f"{family}{style}" for key, style in _FORMULA_STYLES.items()}
     return {"font.family": [family, "DejaVu Sans"], "mathtext.fontset": formulas, **styles}
 
@@ -107,14 +106,14 @@ def _list_fonts() -> frozenset[str]:
     return frozenset(fontManager.get_font_names())
 
 
-def _draw(figure: AnyFigure, options: Options) -> Figure:
-    width, has_title = options[WIDTH], not options[NO_TITLE]
+def _draw(figure: AnyFigure, options: ImageOptions) -> Figure:
+    width, has_title = options.width, not options.no_title
     if isinstance(figure, Heatmap):
         return maps_views.draw_heatmap(figure, width, has_title=has_title)
     if isinstance(figure, Maps):
         return maps_views.draw_maps(figure, width, has_title=has_title)
     if isinstance(figure, Chart):
-        return lines_view.draw_chart(figure, width, has_title=has_title, line_names=options[LINE_NAMES])
+        return lines_view.draw_chart(figure, width, has_title=has_title, line_names=options.line_names)
     return _draw_cloud(figure, width, has_title=has_title)
 
 

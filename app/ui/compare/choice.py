@@ -6,27 +6,28 @@ parameter `with` lists them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.curves import Curves
-from app.analysis.finals import FINAL_RULES, FinalRule
 from app.analysis.format import escape_markdown, format_run_count
 from app.analysis.results import COMMON, OWN_END, Budget, parse_budget
-from app.figures.options import BUDGET, FINAL
+from app.figures.options import BudgetOptions, FinalRuleOptions
 from app.ui import data, messages, view
 from app.ui.compared import get_bundle_run_names, list_bundle_runs
-from app.ui.page_state import RUNS, Choice, Flag
+from app.ui.page_state import RUNS, Flag
 from app.ui.widgets import run_filters
+from app.ui.widgets.option_widget import OptionWidget
 from storage.queries.run_search import RunFilter
 
 MAX_AUTOMATIC = 1000
 """Number of runs that are compared without a click. Their curves are read within a second."""
 MAX_LISTED = 200
 """Number of runs in the list for single runs: the newest that match. The search finds the others."""
-_FINAL = Choice(FINAL.parameter, "compare")
-_BUDGET = Choice(BUDGET.parameter, "compare")
+_FINAL = OptionWidget(FinalRuleOptions, "final", "compare", kind="buttons")
+_BUDGET = OptionWidget(BudgetOptions, "budget", "compare")
 _ALL_RUNS = Flag("every", "compare")
 
 
@@ -96,19 +97,17 @@ def select_only(run_ids: list[str]) -> None:
     RUNS.write(run_ids)
 
 
-def choose_final(lengths: Sequence[int]) -> tuple[FinalRule, Budget]:
+def choose_final(lengths: Sequence[int]) -> dict[str, Any]:
     """Draw the choice of the final win rate of a run, and of the env steps at which runs are compared.
 
     Args:
         lengths: The different lengths of the runs [env steps].
+
+    Returns:
+        The values of the options `budget` and `final`.
     """
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="bottom"):
-        budget = _choose_budget(lengths)
-        chosen = st.segmented_control(
-            FINAL.label, **_FINAL.bind(FINAL_RULES, FINAL.choices.__getitem__), required=True,
-            help="Successive evaluations vary while a policy is learned, so a single evaluation is a random sample.",
-        )  # fmt: skip
-    return FINAL.parse(chosen), budget
+        return {"budget": _choose_budget(lengths), "final": _FINAL.draw()}
 
 
 def show_length_note(curves: Curves) -> None:
@@ -204,24 +203,18 @@ def _list_matching_runs(run_filter: RunFilter, n_matching: int, bundle_note: str
 
 def _choose_budget(lengths: Sequence[int]) -> Budget:
     """Draw the choice of the env steps at which runs are compared. The URL may contain any number."""
-    labels = {COMMON: "most common length", OWN_END: "each run's own end (marked)"}
-    text = _BUDGET.read()
+    labels, parameter = _BUDGET.option.choices, _BUDGET.parameter
+    text = parameter.read()
     try:
         url_budget = parse_budget(text or COMMON)
         if text is not None and text != str(url_budget):
-            _BUDGET.write(str(url_budget))
+            parameter.write(str(url_budget))
     except ValueError:
         url_budget = COMMON
-        _BUDGET.reject(labels[COMMON])
+        parameter.reject(labels[COMMON])
     if len(lengths) < 2:
         return url_budget
-    options: list[str] = [COMMON, *map(str, lengths), OWN_END]
-    options += [str(url_budget)] if str(url_budget) not in options else []
-    chosen = st.selectbox(
-        BUDGET.label, width=260,
-        **_BUDGET.bind(options, lambda option: labels.get(option) or f"{int(option):,} env steps"),
-        help="These runs have different lengths. A win rate after 4,000 env steps is not comparable with one after "
-        "40,000 env steps. Only runs of the most common length of their map are compared, or all runs at the number of "
-        "env steps that you select. Shorter runs are listed below the tables.",
-    )  # fmt: skip
+    budgets: list[str] = [COMMON, *map(str, lengths), OWN_END]
+    budgets += [str(url_budget)] if str(url_budget) not in budgets else []
+    chosen = _BUDGET.draw(budgets, lambda budget: labels.get(budget) or f"{int(budget):,} env steps", width=260)
     return parse_budget(chosen)

@@ -4,7 +4,7 @@ Tables and figures of `app.figures.named` with a section of this page are shown 
 needs no change here. All panels share one legend. The URL contains the hidden lines.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.components.v2 import component
 
-from app.analysis.aggregates import BANDS, MIN_IQM_SEEDS, compute_mu_w
+from app.analysis.aggregates import MIN_IQM_SEEDS, compute_mu_w
 from app.analysis.curve_reader import RunTables, read_curves
 from app.analysis.curves import Curves, RunPoints
 from app.analysis.finals import (
@@ -29,6 +29,7 @@ from app.analysis.intervals import CENTERS
 from app.analysis.provenance import describe_runs
 from app.analysis.published import PUBLISHED_WARNING
 from app.analysis.quantities import (
+    AUTO,
     EVALUATION_QUANTITIES,
     MU_W,
     SELECTED_MU_W,
@@ -43,42 +44,26 @@ from app.analysis.quantities import (
 )
 from app.analysis.results import list_budgets, select_results
 from app.analysis.variants import group_variants, list_differences, list_run_code_warnings
-from app.analysis.x_axes import X_AXES
 from app.figures.assets import read_asset, read_script
 from app.figures.curve_style import AXES
 from app.figures.figure import FigureKind, TableKind
 from app.figures.kinds.chart import Chart
-from app.figures.named.comparisons import REFERENCE
+from app.figures.named.comparisons import ReferenceOptions
 from app.figures.named.curves import (
-    HIDDEN_METHODS,
-    LOG_AXES,
-    MU_W_STEPS,
-    PER_SEED,
-    QUANTITY,
-    SMOOTH,
+    LearningCurveOptions,
+    MuWOptions,
     list_mu_w_steps,
-    select_option_finals,
+    read_finals,
     style_comparison,
 )
-from app.figures.options import (
-    BAND,
-    BUDGET,
-    CENTER,
-    FINAL,
-    INCLUDE_UNFINISHED,
-    RATE,
-    X_AXIS,
-    Option,
-    Options,
-    make_options,
-)
-from app.figures.options import WINDOW as X_WINDOW
+from app.figures.options import BudgetOptions, Options
 from app.figures.registry import draw_chart, find_figure, list_sections, write_command
 from app.ui import data, messages, view
 from app.ui.compare import choice
 from app.ui.compared import decided_by_return, read_compared, shared_metrics
-from app.ui.page_state import RUNS, WINDOW, Choice, Choices, Flag, Text
-from app.ui.widgets import canvas, config_form, pin, rate_choice, reference_choice, result_table
+from app.ui.page_state import RUNS, WINDOW, Choice, Choices
+from app.ui.widgets import canvas, pin, reference_choice, result_table
+from app.ui.widgets.option_widget import OptionWidget
 from emtc_core.errors import ConfigError
 from storage.queries.run_search import RunFilter
 
@@ -94,16 +79,17 @@ _NEWEST_TTL_S: Final = 30
 _PANEL_HEIGHT: Final = 260
 _COUNTS: Final = ("falls", "after")
 _TAB: Final = Choice("part", _PAGE)
-_QUANTITY: Final = Choice(QUANTITY.parameter, _PAGE)
-_CENTER: Final = Choice(CENTER.parameter, _PAGE)
-_BAND: Final = Choice(BAND.parameter, _PAGE)
-_PER_SEED: Final = Flag(PER_SEED.parameter, _PAGE)
-_INCLUDE_UNFINISHED: Final = Flag(INCLUDE_UNFINISHED.parameter, _PAGE)
-_SMOOTH: Final = Text(SMOOTH.parameter, _PAGE)
-_X_AXIS: Final = Choice(X_AXIS.parameter, _PAGE)
-_LOG_AXES: Final = Choices(LOG_AXES.parameter, _PAGE)
-_MU_W_STEPS: Final = Text(MU_W_STEPS.parameter, _PAGE)
-_HIDDEN_METHODS: Final = Choices(HIDDEN_METHODS.parameter, _PAGE, separator="")
+_QUANTITY: Final = OptionWidget(LearningCurveOptions, "quantity", _PAGE)
+_RATE: Final = OptionWidget(LearningCurveOptions, "rate", _PAGE, kind="buttons", pins_default=True)
+_CENTER: Final = OptionWidget(LearningCurveOptions, "center", _PAGE, kind="buttons")
+_BAND: Final = OptionWidget(LearningCurveOptions, "band", _PAGE)
+_PER_SEED: Final = OptionWidget(LearningCurveOptions, "each", _PAGE, kind="toggle")
+_INCLUDE_UNFINISHED: Final = OptionWidget(LearningCurveOptions, "include_unfinished", _PAGE, kind="toggle")
+_SMOOTH: Final = OptionWidget(LearningCurveOptions, "smooth", _PAGE, kind="count")
+_X_AXIS: Final = OptionWidget(LearningCurveOptions, "x_axis", _PAGE)
+_LOG_AXES: Final = OptionWidget(LearningCurveOptions, "log", _PAGE, kind="pills")
+_MU_W_STEPS: Final = OptionWidget(MuWOptions, "at", _PAGE, kind="text")
+_HIDDEN_METHODS: Final = Choices("hide", _PAGE, separator="")
 _RUN_COLUMNS: Final = (
     *("variant", "map", "seed", "status", "episodes"),
     *FINAL_NAMES.values(),
@@ -123,15 +109,15 @@ _legend = component(
 
 def show(run_ids: list[str]) -> None:
     """Draw everything about these runs."""
-    options = _choose_options(run_ids)
+    values = _choose_options(run_ids)
+    options = LearningCurveOptions.read(values)
     tables = read_compared(run_ids)
     _show_curves(tables, options)
-    rate = find_rate(options[QUANTITY], options[RATE]) or options[RATE]  # the tables have the win rate of the curves
+    rate = find_rate(options.quantity, options.rate) or options.rate  # the tables have the win rate of the curves
     rates = read_curves(tables, rate=rate)
-    results = select_results(rates, include_unfinished=options[INCLUDE_UNFINISHED], final=True)
-    final, budget = choice.choose_final(list_budgets(results))
-    options = Options({**options.values, RATE.name: rate, FINAL.name: final, BUDGET.name: budget})
-    choice.show_length_note(select_option_finals(tables, options))
+    results = select_results(rates, include_unfinished=options.include_unfinished, final=True)
+    values |= {"rate": rate, **choice.choose_final(list_budgets(results))}
+    choice.show_length_note(read_finals(tables, BudgetOptions.select(values), rate))
     sections = list_sections(_PAGE)
     titles = [*_TABS, *(title for title in sections if title not in _TABS)]
     tabs = st.tabs(**_TAB.bind_tabs(titles))
@@ -144,7 +130,7 @@ def show(run_ids: list[str]) -> None:
             elif title == "Runs":
                 show_runs(tables, rate)
             else:
-                _show_section(title, sections[title], tables, options)
+                _show_section(title, sections[title], tables, values)
     pin.show_more(_PAGE, list(tables.rows.values()), rate=rate)
 
 
@@ -179,64 +165,41 @@ def _draw_newest(url: str, run_ids: tuple[str, ...]) -> tuple[Chart, tuple[str, 
     tables = read_compared(run_ids)
     if not select_results(read_curves(tables)).runs:
         return None
-    curves = draw_chart("learning-curves", tables, make_options({PER_SEED: True}))
+    curves = draw_chart("learning-curves", tables, LearningCurveOptions(per_seed=True))
     chart = replace(curves, name="win-rates", title="Win rate of the last runs")
     return chart, describe_runs(tables.rows.values())
 
 
-def _choose_options(run_ids: list[str]) -> Options:
-    """Draw the widgets for quantity, win rate, aggregation over seeds, and style of the curves."""
+def _choose_options(run_ids: list[str]) -> dict[str, Any]:
+    """Draw the widgets for quantity, win rate, aggregation over seeds, and style of the curves.
+
+    Returns:
+        The values of the options of the learning curves, by name.
+    """
     keys = [SELECTED_RATE, SELECTED_MU_W, *EVALUATION_QUANTITIES, *shared_metrics(run_ids)]
     if SUCCESS_RATE in keys and decided_by_return(run_ids):
         keys = [SUCCESS_RATE, *(key for key in keys if key != SUCCESS_RATE)]
+    values: dict[str, Any] = {}
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        quantity = st.selectbox(QUANTITY.label, **_QUANTITY.bind(keys, _name_quantity), width=270, help=QUANTITY.help)
-        rate = rate_choice.choose_rate(
-            more="A quantity that names its episodes, for example the robust win rate, has priority. "
-            "Published results are always of greedy episodes."
+        values["quantity"] = _QUANTITY.draw(keys, _name_quantity, width=270)
+        values["rate"] = _RATE.draw(
+            help=f"{_RATE.option.tooltip_text} A quantity that names its episodes, for example the robust win rate, "
+            "has priority. Published results are always of greedy episodes."
         )
         # an interquartile mean of fewer than five seeds is their mean or their median
         all_curves = select_results(read_curves(read_compared(run_ids)), include_unfinished=True)
         largest = max(all_curves.seed_counts, default=0)
         centers = [name for name in CENTERS if name != "iqm" or largest >= MIN_IQM_SEEDS]
-        center = st.segmented_control(CENTER.label, **_CENTER.bind(centers, CENTER.choices.__getitem__), required=True)
-        band = st.selectbox(BAND.label, **_BAND.bind(BANDS, BAND.choices.__getitem__), width=200)
+        values["center"] = _CENTER.draw(centers)
+        values["band"] = _BAND.draw(width=200)
         with st.container(width="content", gap="xxsmall"):
-            per_seed = _draw_toggle(PER_SEED, _PER_SEED)
-            include_unfinished = _draw_toggle(INCLUDE_UNFINISHED, _INCLUDE_UNFINISHED)
+            values["each"] = _PER_SEED.draw()
+            values["include_unfinished"] = _INCLUDE_UNFINISHED.draw()
         with st.popover("Smoothing, axes", icon=":material/tune:", key="look"):
-            x_axis = st.selectbox(
-                X_AXIS.label,
-                **_X_AXIS.bind(list(X_AXIS.choices), X_AXIS.choices.__getitem__, on_change=lambda: WINDOW.write(None)),
-                help=X_AXES["hours"].meaning,
-            )
-            smooth = config_form.integer_field(
-                SMOOTH.label,
-                key=_SMOOTH,
-                default=0,
-                low=0,
-                high=10**9,
-                help_text=SMOOTH.help,
-            )
-            log = st.pills(LOG_AXES.label, **_LOG_AXES.bind(AXES), selection_mode="multi")
-    return make_options(
-        {
-            QUANTITY: str(quantity),
-            RATE: rate,
-            CENTER: CENTER.parse(center),
-            BAND: band,
-            PER_SEED: per_seed,
-            INCLUDE_UNFINISHED: include_unfinished,
-            X_AXIS: x_axis,
-            SMOOTH: smooth or 0,
-            LOG_AXES: tuple(axis for axis in AXES if axis in log),
-            HIDDEN_METHODS: tuple(sorted(_HIDDEN_METHODS.read())),
-        }
-    )
-
-
-def _draw_toggle(option: Option[bool], parameter: Flag) -> bool:
-    return st.toggle(option.label, **parameter.bind(), help=option.help)
+            values["x_axis"] = _X_AXIS.draw(on_change=lambda: WINDOW.write(None))
+            values["smooth"] = _SMOOTH.draw()
+            values["log"] = _LOG_AXES.draw(AXES)
+    return values | {"hide": sorted(_HIDDEN_METHODS.read())}
 
 
 def _name_quantity(key: str) -> str:
@@ -245,10 +208,9 @@ def _name_quantity(key: str) -> str:
     return f"{greedy}{quantity.title} [{quantity.unit}]"
 
 
-def _show_curves(tables: RunTables, options: Options) -> None:
-    kind, key = find_figure("learning-curves"), options[QUANTITY]
-    all_curves = read_curves(tables, key, rate=options[RATE], x_axis=options[X_AXIS])
-    curves = select_results(all_curves, include_unfinished=options[INCLUDE_UNFINISHED])
+def _show_curves(tables: RunTables, options: LearningCurveOptions) -> None:
+    all_curves = read_curves(tables, options.quantity, rate=options.rate, x_axis=options.x_axis)
+    curves = select_results(all_curves, include_unfinished=options.include_unfinished)
     if not curves.runs:
         messages.empty(
             "These runs have no point of this quantity yet.",
@@ -257,13 +219,13 @@ def _show_curves(tables: RunTables, options: Options) -> None:
         return
     header = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
     _show_legend(curves, key="legend")
-    curves = curves.hide(options[HIDDEN_METHODS])
-    # a quantity such as the greedy win rate names its episodes itself
-    values = {name: value for name, value in options.values.items() if name != RATE.name or uses_selected_rate(key)}
-    figure_options = Options(values).select(kind.options)
+    curves = curves.hide(options.hidden_methods)
     window = WINDOW.read()
+    options = options.model_copy(update={"window": window})
+    if not uses_selected_rate(options.quantity):  # a quantity such as the greedy win rate names its episodes itself
+        options = options.model_copy(update={"rate": AUTO})
     try:
-        chart = draw_chart(kind.name, tables, figure_options)
+        chart = draw_chart("learning-curves", tables, options)
     except ConfigError as exc:  # no run has values on this x axis
         st.info(escape_markdown(str(exc)), icon=":material/info:")
         return
@@ -273,8 +235,8 @@ def _show_curves(tables: RunTables, options: Options) -> None:
         with st.container(horizontal=True, width="content", gap="small"):
             stem, chart_in_window = curves.measure.key.replace("/", "-"), chart.keep_window(window)
             pin.show_export(chart_in_window, key="compare", stem=stem, sources=describe_runs(used.values()))
-            facts = {QUANTITY.name: key, "window": window, **figure_options.values}
-            facts |= {RATE.name: options[RATE]} if uses_selected_rate(key) else {}
+            facts = {"quantity": options.quantity, **options.list_set_values()}
+            facts |= {"rate": options.rate} if uses_selected_rate(options.quantity) else {}
             pin.show(chart_in_window, key="compare", page=_PAGE, run=list(used.values()), facts=facts)
     shared_place = canvas.Place("compare")
     panels = chart.split() if curves.runs else []
@@ -289,8 +251,7 @@ def _show_curves(tables: RunTables, options: Options) -> None:
     st.caption(escape_markdown(chart.caption) + " Drag over a panel to zoom in all panels. Double-click to zoom out.")
     for warning in list_run_code_warnings({run.id: run.settings for run in curves.runs}):
         st.warning(escape_markdown(warning), icon=":material/difference:")
-    command_values = {**figure_options.values, **({X_WINDOW.name: window} if window else {})}
-    _show_command(list(used), Options(command_values))
+    _show_command(list(used), options)
 
 
 def _show_legend(curves: Curves, *, key: str) -> None:
@@ -329,32 +290,43 @@ def _show_command(run_ids: list[str], options: Options) -> None:
 
 
 def _show_section(
-    title: str, kinds: Sequence[FigureKind[Any] | TableKind[Any]], tables: RunTables, options: Options
+    title: str,
+    kinds: Sequence[FigureKind[Any, Any] | TableKind[Any, Any]],
+    tables: RunTables,
+    values: Mapping[str, Any],
 ) -> None:
-    """Draw the tables and figures of one tab."""
+    """Draw the tables and figures of one tab.
+
+    Args:
+        title: Title of the tab.
+        kinds: The tables and figures.
+        tables: The compared runs.
+        values: The values of all options of the page, by name.
+    """
     if title == "Win rates" and any(get_success_threshold(row.config) is not None for row in tables.rows.values()):
         st.caption(_SUCCESS_NOTE)
     if title == "Published results":
         st.warning(PUBLISHED_WARNING, icon=":material/info:")
-    if any(REFERENCE in kind.options for kind in kinds):
-        options = reference_choice.choose_reference(select_option_finals(tables, options), options)
+    values = dict(values)
+    if any(issubclass(kind.options, ReferenceOptions) for kind in kinds):
+        values |= reference_choice.choose_reference(read_finals(tables, BudgetOptions.select(values), values["rate"]))
     for kind in kinds:
         with messages.guarded():
-            kind_options = options
-            if MU_W_STEPS in kind.options:
-                kind_options = _choose_mu_w_steps(tables, options)
+            if issubclass(kind.options, MuWOptions):
+                values |= _choose_mu_w_steps(tables, MuWOptions.select(values))
+            options = kind.options.select(values)
             if isinstance(kind, TableKind):
-                table = kind.tabulate(tables, kind_options)
+                table = kind.tabulate(tables, options)
                 if len(table):
                     result_table.show(table, key=kind.name, stem=kind.name)
                 else:
                     st.info(escape_markdown(f"This table needs {kind.required_runs}."), icon=":material/info:")
                     result_table.show_excluded(table)
             else:
-                _show_figure(kind, tables, kind_options)
+                _show_figure(kind, tables, options)
 
 
-def _show_figure(kind: FigureKind[Any], tables: RunTables, options: Options) -> None:
+def _show_figure(kind: FigureKind[Any, Any], tables: RunTables, options: Options) -> None:
     try:
         chart = kind.draw(tables, options)
     except ConfigError as exc:  # the figure cannot be drawn for these runs
@@ -366,21 +338,21 @@ def _show_figure(kind: FigureKind[Any], tables: RunTables, options: Options) -> 
     pin.show_figure(chart, key=kind.name, x_name=getattr(chart, "x_label", ""), panel_height=_PANEL_HEIGHT)
 
 
-def _choose_mu_w_steps(tables: RunTables, options: Options) -> Options:
-    """Draw the text field for the env steps of the table of mu_w."""
+def _choose_mu_w_steps(tables: RunTables, options: MuWOptions) -> dict[str, Any]:
+    """Draw the text field for the env steps of the table of mu_w; return its value by the name of the option."""
     steps_by_task = list_mu_w_steps(tables, options)
     same = set(steps_by_task.values())
     default = ", ".join(map(str, same.pop())) if len(same) == 1 else "the steps of each map"
-    text = st.text_input(
-        MU_W_STEPS.label, **_MU_W_STEPS.bind(), help=MU_W_STEPS.help, placeholder=default,
-    )  # fmt: skip
+    text = _MU_W_STEPS.draw(placeholder=default)
     if not text:
-        return options
+        return {}
+    option = _MU_W_STEPS.option
     try:
-        return Options({**options.values, MU_W_STEPS.name: MU_W_STEPS.parse(text)})
+        MuWOptions.read({option.name: text})
     except ConfigError:
-        st.error(f"{MU_W_STEPS.label} must be {MU_W_STEPS.rule}.")
-        return options
+        st.error(f"{option.label} must be {option.rule}.")
+        return {}
+    return {option.name: text}
 
 
 def _show_differences(tables: RunTables) -> None:

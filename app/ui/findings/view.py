@@ -10,7 +10,6 @@ from app.analysis.provenance import describe_runs
 from app.analysis.series import Comparison
 from app.analysis.significance import Verdict
 from app.analysis.tables import MISSING, Table
-from app.figures.figure import NO_OPTIONS
 from app.figures.named.findings import (
     AGGREGATION,
     VERDICTS,
@@ -18,6 +17,7 @@ from app.figures.named.findings import (
     describe_study_runs,
     select_lines,
 )
+from app.figures.options import Options
 from app.figures.registry import TABLES, draw_chart
 from app.ui import guide, messages, view
 from app.ui.findings import studies
@@ -118,7 +118,7 @@ def _show_chart(comparison: Comparison, study: Study) -> None:
 def _show_claims(study: Study) -> None:
     with st.spinner("Comparing the variants seed by seed …"):
         results = studies.measure_claims(study)
-    table = TABLES["claims"].tabulate([results], NO_OPTIONS)
+    table = TABLES["claims"].tabulate([results], Options())
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.subheader("Claims", width="content")
         result_table.download(table, key="claims", stem="claims")
@@ -197,7 +197,7 @@ def _show_details(study: Study) -> None:
     plan = st.expander("Study plan", icon=":material/assignment:", **_PLAN.bind())
     if measures.open:
         with measures, messages.guarded():
-            _show_table(TABLES["findings"].tabulate([studies.measure_claims(study)], NO_OPTIONS), key="findings")
+            _show_table(TABLES["findings"].tabulate([studies.measure_claims(study)], Options()), key="findings")
     if numbers.open:
         with numbers, messages.guarded():
             with st.spinner("Measuring every run …"):

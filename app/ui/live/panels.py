@@ -13,33 +13,28 @@ from streamlit.components.v2 import component
 
 from app.analysis.format import escape_markdown
 from app.analysis.settings import is_gate_off
-from app.analysis.x_axes import ENV_STEPS, X_AXES, XAxisName, XValues, read_x_values
+from app.analysis.x_axes import ENV_STEPS, XAxisName, XValues, read_x_values
 from app.figures.assets import read_asset
 from app.figures.curve_style import smooth_chart
 from app.figures.kinds.chart import Chart, Mark
 from app.figures.named.live import (
-    ACTIVITY_PANEL,
-    BETA_PANEL,
-    CLOSING,
-    CLOSING_PANEL,
-    FIRST_METRICS,
     MAX_SMOOTHING,
-    METRIC_NAMES,
-    PANEL,
-    POSITIVE_PANEL,
-    SMOOTHING,
+    GateDynamicsOptions,
+    MetricOptions,
+    RunChartOptions,
     RunData,
     read_returns,
 )
-from app.figures.options import X_AXIS, Option, Options, make_options
+from app.figures.named.run_charts import ACTIVITY_PANEL, BETA_PANEL, CLOSING_PANEL, FIRST_METRICS, POSITIVE_PANEL
 from app.figures.reference_runs import MAX_REFERENCE_RUNS, add_reference_runs, name_reference_run
 from app.figures.registry import draw_chart, find_figure, list_live_metrics, list_metric_charts, list_sections
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, messages, run_data
 from app.ui.live import controls
-from app.ui.page_state import WINDOW, Choice, Choices, Number
+from app.ui.page_state import WINDOW, Choices, Number
 from app.ui.run_data import LiveCurves
 from app.ui.widgets import canvas, files, pin, run_header
+from app.ui.widgets.option_widget import OptionWidget
 from emtc_core.errors import ConfigError
 from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow
@@ -47,10 +42,11 @@ from storage.runs.rows import RunRow
 CHARTS = "live_charts"
 REFERENCES = Choices("ref", "live")
 """Ids of the overlaid runs."""
-_X_AXIS = Choice(X_AXIS.parameter, "live")
-WEIGHT = Number(SMOOTHING.parameter, "live", default=SMOOTHING.default, low=0, high=MAX_SMOOTHING)
+_X_AXIS = OptionWidget(RunChartOptions, "x_axis", "live")
+_SMOOTHING = RunChartOptions.get_option("smoothing")
+WEIGHT = Number(_SMOOTHING.parameter, "live", default=_SMOOTHING.default, low=0, high=MAX_SMOOTHING)
 """Weight of the moving average."""
-METRICS = Choices(METRIC_NAMES.parameter, "live", separator="")
+METRICS = OptionWidget(MetricOptions, "metrics", "live", kind="multiselect", separator="")
 FIRST_PANELS: Final = (ACTIVITY_PANEL, BETA_PANEL, CLOSING_PANEL, POSITIVE_PANEL)
 """The panels that follow the win rate. With it, the first three are visible without scrolling."""
 CHART_HEIGHT = 260
@@ -65,11 +61,12 @@ _pulse = component("emtc_lab_pulse", js=read_asset("pulse.js"))
 
 @dataclass(frozen=True)
 class _Cell:
-    """A chart of the page, and the options with which its figure draws it."""
+    """A chart of the page, and the values of the options with which its figure draws it."""
 
     title: str
     chart: Chart
-    options: dict[Option[Any], Any] = field(default_factory=dict[Option[Any], Any])
+    values: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Values of the options of the figure, by name."""
 
     @property
     def key(self) -> str:
@@ -106,7 +103,7 @@ def _status(run_id: str) -> None:
             with st.container(key="live_bar", horizontal=True, vertical_alignment="center", gap="xsmall"):
                 _update_charts(curves)
                 canvas.show_smoothing(
-                    key="live_smoothing", link=_LINK, weight=WEIGHT.read(), highest=MAX_SMOOTHING, help=SMOOTHING.help,
+                    key="live_smoothing", link=_LINK, weight=WEIGHT.read(), highest=MAX_SMOOTHING, help=_SMOOTHING.help,
                     on_weight=WEIGHT.write,
                 )  # fmt: skip
                 controls.show_request_buttons(run)
@@ -166,9 +163,9 @@ def _charts(run: RunRow) -> None:
     with messages.guarded(), data.use_one_snapshot():
         marks = tuple(Mark(step, "resumed") for step in curves.resume_steps())
         name, x = _read_x_axis(run)
-        options: dict[Option[Any], Any] = {X_AXIS: name} if x is not ENV_STEPS else {}
+        axis: dict[str, Any] = {"x_axis": name} if x is not ENV_STEPS else {}
         recorded = replace(_get_run_data(run, curves, marks), x=x)
-        cells = [_add_references_to(cell, run.id) for cell in _draw_cells(recorded, options)]
+        cells = [_add_references_to(cell, run.id) for cell in _draw_cells(recorded, axis)]
         charts = [cell.chart for cell in cells]
         place = canvas.place_together(_LINK, charts, height=CHART_HEIGHT, smoothing=WEIGHT.read())
         with st.container(key="live_charts_grid", horizontal=True, gap="medium"):
@@ -176,16 +173,15 @@ def _charts(run: RunRow) -> None:
                 with st.container(gap=None):
                     _show_cell(cell, run, place, has_references=index == 0)
             for title, names in list_metric_charts().items():
-                chart = draw_chart("metrics", recorded, make_options({METRIC_NAMES: names}))
+                chart = draw_chart("metrics", recorded, MetricOptions(metrics=names))
                 if not chart.is_empty:
                     with st.container(gap=None):
-                        cell = _Cell(
-                            title, replace(chart, title=f"{title} of {run.name}"), {METRIC_NAMES: names, **options}
-                        )
+                        chart = replace(chart, title=f"{title} of {run.name}")
+                        cell = _Cell(title, chart, {"metrics": names, **axis})
                         _show_cell(_add_references_to(cell, run.id), run, replace(place, height=None), is_titled=True)
             if len(curves.metrics):
                 with st.container(gap="xsmall"):
-                    _metric_charts(run, curves, recorded, place, options)
+                    _metric_charts(run, curves, recorded, place, axis)
 
 
 def _get_run_data(run: RunRow, curves: LiveCurves, marks: tuple[Mark, ...]) -> RunData:
@@ -196,7 +192,7 @@ def _get_run_data(run: RunRow, curves: LiveCurves, marks: tuple[Mark, ...]) -> R
 
 def _read_x_axis(run: RunRow) -> tuple[XAxisName, XValues]:
     """Read the selected x axis; env steps, with a message, if the run has no values on it."""
-    name = X_AXIS.parse(_X_AXIS.select(list(X_AXES)))
+    name = RunChartOptions(x_axis=_X_AXIS.select()).x_axis
     x = read_x_values(data.database(), [run], name)
     if x.curves is None or run.id in x.curves:
         return name, x
@@ -204,15 +200,16 @@ def _read_x_axis(run: RunRow) -> tuple[XAxisName, XValues]:
     return "env_steps", ENV_STEPS
 
 
-def _draw_cells(recorded: RunData, options: dict[Option[Any], Any]) -> list[_Cell]:
+def _draw_cells(recorded: RunData, axis: dict[str, Any]) -> list[_Cell]:
     """Draw each panel of the figures of this page that the run has data for. β̄ is drawn as 1 − β̄, too."""
     cells: dict[str, _Cell] = {}
     for kind in (kind for kinds in list_sections("live").values() for kind in kinds):
-        for values in ({}, {CLOSING: True}) if CLOSING in kind.options else ({},):
+        has_closing = issubclass(kind.options, GateDynamicsOptions)
+        for values in ({}, {"closing": True}) if has_closing else ({},):
             with suppress(ConfigError):  # the run has no gate
-                chart = draw_chart(kind.name, recorded, make_options(values))
+                chart = draw_chart(kind.name, recorded, kind.options.read(values))
                 for panel in chart.panels:  # Δ̄_mem and τ are in both variants
-                    cell = _Cell(panel.title, chart.keep_panel(panel.title), {**values, PANEL: panel.title, **options})
+                    cell = _Cell(panel.title, chart.keep_panel(panel.title), {**values, "panel": panel.title, **axis})
                     cells.setdefault(cell.key, cell)
     win_rate, *others = cells.values()
     return [win_rate, *sorted(others, key=_rank)]
@@ -223,19 +220,15 @@ def _rank(cell: _Cell) -> int:
 
 
 def _metric_charts(
-    run: RunRow, curves: LiveCurves, recorded: RunData, place: canvas.Place, options: dict[Option[Any], Any]
+    run: RunRow, curves: LiveCurves, recorded: RunData, place: canvas.Place, axis: dict[str, Any]
 ) -> None:
     available = curves.metric_list()
-    names = st.multiselect(
-        METRIC_NAMES.label,
-        **METRICS.bind(available, default=[name for name in FIRST_METRICS if name in available]),
-        help=METRIC_NAMES.help,
-    )
+    names = METRICS.draw(available, default=[name for name in FIRST_METRICS if name in available])
     curves.follow(names)
     if names:
         recorded = replace(recorded, metrics=curves.metrics)
-        chart = draw_chart("metrics", recorded, make_options({METRIC_NAMES: tuple(names)}))
-        cell = _Cell("Selected metrics", chart, {METRIC_NAMES: tuple(names), **options})
+        chart = draw_chart("metrics", recorded, MetricOptions(metrics=tuple(names)))
+        cell = _Cell("Selected metrics", chart, {"metrics": tuple(names), **axis})
         _show_cell(_add_references_to(cell, run.id), run, replace(place, height=None), is_titled=True)
 
 
@@ -251,24 +244,24 @@ def _list_references(run_id: str) -> list[str]:
 
 @data.cached(st.cache_resource, ttl=5)
 def _draw_reference(
-    url: str, run_id: str, figure: str, options: tuple[tuple[str, Any], ...]
+    url: str, run_id: str, figure: str, values: tuple[tuple[str, Any], ...]
 ) -> tuple[str, Chart] | None:
     """Draw a figure of an overlaid run; None if the run has no such figure; at most five seconds old.
 
     Returns:
         The run's name in the legend, and the chart.
     """
-    run = data.get_run(run_id)
+    run, kind = data.get_run(run_id), find_figure(figure)
     try:
-        chart = find_figure(figure).make(data.database(), [run], Options(dict(options)))
+        chart = kind.make(data.database(), [run], kind.options.read(dict(values)))
     except ConfigError:
         return None
     return (name_reference_run(run), chart) if isinstance(chart, Chart) else None
 
 
 def _add_references_to(cell: _Cell, run_id: str) -> _Cell:
-    options = tuple(make_options(cell.options).values.items())
-    references = (_draw_reference(other_id, cell.chart.name, options) for other_id in _list_references(run_id))
+    values = tuple(cell.values.items())
+    references = (_draw_reference(other_id, cell.chart.name, values) for other_id in _list_references(run_id))
     others = dict(reference for reference in references if reference is not None)
     return replace(cell, chart=add_reference_runs(cell.chart, others))
 
@@ -283,11 +276,7 @@ def _choose_references_and_axis(run: RunRow) -> None:
             "Runs", **REFERENCES.bind(list(names), lambda run_id: f"{names.get(run_id, '')} · {run_id}"),
             max_selections=MAX_REFERENCE_RUNS, placeholder="none",
         )  # fmt: skip
-        st.selectbox(
-            X_AXIS.label,
-            **_X_AXIS.bind(list(X_AXES), X_AXIS.choices.__getitem__, on_change=lambda: WINDOW.write(None)),
-            help=X_AXES["hours"].meaning,
-        )
+        _X_AXIS.draw(on_change=lambda: WINDOW.write(None))
 
 
 def _show_cell(
@@ -303,8 +292,7 @@ def _show_cell(
         is_titled: Whether each panel has its title on the canvas.
     """
     window, weight, chart = WINDOW.read(), WEIGHT.read(), cell.chart
-    options = cell.options | ({SMOOTHING: weight} if weight else {})
-    facts = {option.name: value for option, value in options.items()}
+    facts = cell.values | ({"smoothing": weight} if weight else {})
     references = {"beside": run_ids} if (run_ids := _list_references(run.id)) else {}
     with st.container(key=f"{cell.key}-bar", horizontal=True, vertical_alignment="center", gap="xsmall"):
         is_latin = cell.title[:1].isascii()  # not β

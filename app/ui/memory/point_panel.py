@@ -19,8 +19,7 @@ from streamlit.delta_generator import DeltaGenerator
 from app.analysis.episodes import draw_scene
 from app.analysis.format import escape_markdown, format_count, format_number
 from app.analysis.selection import NODE_QUANTITIES
-from app.figures.named.trajectories import TITLE, Episode
-from app.figures.options import make_options
+from app.figures.named.trajectories import Episode, TrajectoryOptions
 from app.figures.registry import draw_chart
 from app.ui import memory_data, messages, view
 from app.ui.memory import atlas, snapshot_map, traces
@@ -283,7 +282,7 @@ def _show_replay(memory_map: MemoryMap, detail: NodeDetail, other: Trajectory | 
     run, trajectory = memory_map.run, detail.trajectory
     outcome = "won" if trajectory.won else "not won"
     title = f"Episode {detail.episode}, {outcome}, return {format_number(trajectory.episode_return)}"
-    chart = draw_chart("trajectory", Episode(trajectory, title), make_options({TITLE: title}))
+    chart = draw_chart("trajectory", Episode(trajectory, title), TrajectoryOptions(title=title))
     scene = draw_scene(run.env, run.map, trajectory.state)
     canvas.show_playback(scene, chart, key="point-replay", start=detail.t, title=title)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):

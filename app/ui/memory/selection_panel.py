@@ -14,7 +14,6 @@ from app.analysis.neighborhoods import measure_neighbor_agreement
 from app.analysis.samples import describe_whole
 from app.analysis.selection import NodeSelection, has_place, list_nodes, tabulate_selection
 from app.analysis.tables import TableFormat, export_table, make_plain_table
-from app.figures.figure import NO_OPTIONS
 from app.figures.named.memory_map import SelectedNodes
 from app.figures.registry import draw_chart
 from app.ui.memory import atlas, snapshot_map, what_if_panel
@@ -82,7 +81,7 @@ def _show_selection(
         escape_markdown(f"{selection.description}. The URL stores the selection; a pin stores it in the notebook.")
     )
     nodes = SelectedNodes(snapshot, is_selected, is_placed, run.name, selection.description)
-    chart = draw_chart("memory-selection", nodes, NO_OPTIONS)
+    chart = draw_chart("memory-selection", nodes)
     frame = tabulate_selection(snapshot, is_selected, is_placed)
     values = {part: [format_number(value) for value in frame[part]] for part in ("selected", "rest")}
     table = pd.DataFrame({"": frame["what"], **values, "unit": frame["unit"]})

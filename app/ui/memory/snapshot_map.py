@@ -28,10 +28,9 @@ from app.analysis.projections.snapshots import (
 from app.analysis.samples import count_nodes, describe_sample
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, parse_numbers
 from app.analysis.settings import name_run_algo
-from app.figures import options as figure_options
 from app.figures.kinds.maps import Cloud
 from app.figures.named.memory_map import (
-    COLOR_SCALE,
+    AtlasOptions,
     MapNodes,
     describe_collapse,
     describe_paths,
@@ -335,7 +334,7 @@ def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_], episodes:
         traces=paths,
     )
     colors = atlas.PALETTES[view.palette].colors
-    options = figure_options.make_options({figure_options.COLOR: view.color, COLOR_SCALE: colors})
+    options = AtlasOptions(color=view.color, color_scale=colors)
     return find_figure("memory-atlas").draw(nodes, options)  # type: ignore[return-value]  # this figure is a Cloud
 
 

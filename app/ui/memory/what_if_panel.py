@@ -1,7 +1,7 @@
 """*What if*: the gate of a snapshot and of the newest transitions, recomputed with another τ, δ or source of H."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import isfinite
 from typing import Any, get_args
 
@@ -23,7 +23,6 @@ from app.analysis.what_if import (
     read_gate_rules,
     tabulate_what_if,
 )
-from app.figures.figure import NO_OPTIONS
 from app.figures.named.what_if import RecomputedGate
 from app.figures.registry import draw_chart
 from app.ui import data, memory_data, messages
@@ -126,7 +125,7 @@ def _choose_settings(rules: GateRules, *, is_sample: bool) -> WhatIfSettings:
 def _show_result(
     run: RunRow, snapshot: Snapshot, settings: WhatIfSettings, result: WhatIfResult, facts: dict[str, Any]
 ) -> None:
-    chart = draw_chart("what-if", RecomputedGate(result, run.name, snapshot.env_step), NO_OPTIONS)
+    chart = draw_chart("what-if", RecomputedGate(result, run.name, snapshot.env_step))
     left, right = st.columns(2, gap="medium")
     with left:
         table = tabulate_what_if(result)
@@ -136,7 +135,7 @@ def _show_result(
             st.caption(escape_markdown(table.caption))
     with right:
         canvas.show(chart, key="what-if", x_name="share [%]", panel_height=110)
-        facts = facts | {"snapshot": snapshot.id, "question": vars(settings)}
+        facts = facts | {"snapshot": snapshot.id, **asdict(settings)}
         stem = f"{run.id}-{snapshot.env_step}"
         pin.show_with_export(chart, key="what-if", stem=stem, page=PAGE, run=run, facts=facts)
         st.caption(escape_markdown(chart.caption))

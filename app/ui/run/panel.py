@@ -20,8 +20,8 @@ from app.analysis.format import (
 )
 from app.analysis.intervals import compute_score_interval
 from app.analysis.settings import list_libraries, write_value
-from app.figures.named.live import MACHINE_METRICS, METRIC_NAMES, read_run_data
-from app.figures.options import make_options
+from app.figures.named.live import MetricOptions, read_run_data
+from app.figures.named.run_charts import MACHINE_METRICS
 from app.figures.registry import draw_chart
 from app.jobs.launch_request import make_texts, write_command
 from app.ui import data, messages, run_data, view
@@ -216,7 +216,7 @@ def _show_machine(run: RunRow) -> None:
         st.caption("No data: the trainer has not reported yet, or its version does not record the use of the machine.")
         return
     names = tuple(name for name in MACHINE_METRICS if name in {*recorded.metrics["name"]})
-    chart = draw_chart("metrics", recorded, make_options({METRIC_NAMES: names}))
+    chart = draw_chart("metrics", recorded, MetricOptions(metrics=names))
     chart = replace(chart, name="machine", title=f"Machine of {run.name}")
     with st.container(horizontal=True, horizontal_alignment="right"):
         pin.show_export(chart, key="run-machine", stem=run.id)

@@ -12,18 +12,21 @@ from app.analysis.published import PublishedStudy, find_published
 from app.analysis.tables import Table
 from app.analysis.varied_settings import list_varied_settings
 from app.figures.kinds import AnyFigure
-from app.figures.named.curves import read_comparison, select_option_finals
-from app.figures.named.setting_effect import SETTING
-from app.figures.options import BAND, RATE, Options, make_options
+from app.figures.named.comparisons import ComparisonOptions
+from app.figures.named.curves import read_comparison, read_finals
+from app.figures.named.setting_effect import SettingEffectOptions
+from app.figures.options import RateOptions, ResultOptions, SeedResultOptions
 from app.figures.registry import TABLES, find_figure
 from app.ui import data, messages
 from app.ui.page_state import Choice
-from app.ui.widgets import pin, rate_choice, reference_choice, result_table
+from app.ui.widgets import pin, reference_choice, result_table
+from app.ui.widgets.option_widget import OptionWidget
 from storage.runs.rows import RunRow
 from storage.runs.sweeps import Sweep
 
 _STUDY: Final = Choice("study", "sweeps")
-_SETTING: Final = Choice(SETTING.parameter, "sweeps")
+_RATE: Final = OptionWidget(RateOptions, "rate", "sweeps", kind="buttons", pins_default=True)
+_SETTING: Final = OptionWidget(SettingEffectOptions, "setting", "sweeps")
 _DEFAULT: Final = "own"
 _SETTING_EFFECT: Final = "setting-effect"
 _NAMES: Final = {
@@ -49,29 +52,27 @@ def show(sweep: Sweep) -> None:
     if all(run.win_rate is None for run in runs):
         messages.empty("No run of this sweep has been evaluated yet.", "The result appears after the first evaluation.")
         return
-    options = make_options({RATE: rate_choice.choose_rate()})
+    options = ResultOptions(rate=_RATE.draw())
     tables = read_comparison(data.database(), runs, options)
     if not sweep.trials:  # each trial of a search has one seed
         with messages.guarded():
             _show_result(sweep, tables, options)
     _show_study(sweep, runs, tables, options)
-    pin.show_more("sweeps", runs, rate=options[RATE])
+    pin.show_more("sweeps", runs, rate=options.rate)
 
 
-def _show_result(sweep: Sweep, tables: RunTables, options: Options) -> None:
+def _show_result(sweep: Sweep, tables: RunTables, options: ResultOptions) -> None:
     """Draw the final win rates with intervals, and the differences to a reference variant with verdicts."""
     st.markdown("#### Result")
-    options = Options({**options.values, BAND.name: "ci"})
-    result_table.show(
-        TABLES["win-rates"].tabulate(tables, options), key="sweep-win-rates", stem=f"win-rates-{sweep.id}"
-    )
-    options = reference_choice.choose_reference(select_option_finals(tables, options), options)
-    tests = TABLES["comparisons"].tabulate(tables, options)
+    rates = TABLES["win-rates"].tabulate(tables, SeedResultOptions(rate=options.rate, band="ci"))
+    result_table.show(rates, key="sweep-win-rates", stem=f"win-rates-{sweep.id}")
+    reference = reference_choice.choose_reference(read_finals(tables, options, options.rate))
+    tests = TABLES["comparisons"].tabulate(tables, ComparisonOptions.select({"rate": options.rate, **reference}))
     if len(tests):
         result_table.show(tests, key="sweep-comparisons", stem=f"comparisons-{sweep.id}", titles=_TEST_TITLES)
 
 
-def _show_study(sweep: Sweep, runs: Sequence[RunRow], tables: RunTables, options: Options) -> None:
+def _show_study(sweep: Sweep, runs: Sequence[RunRow], tables: RunTables, options: ResultOptions) -> None:
     sweep_file = sweep.plan.get("file", {})
     default = str(sweep_file.get("study", "learning-curves"))
     default = default if default in _NAMES else "learning-curves"
@@ -83,19 +84,21 @@ def _show_study(sweep: Sweep, runs: Sequence[RunRow], tables: RunTables, options
         )  # fmt: skip
         study = default if str(selected) == _DEFAULT else str(selected)
         kind = find_figure(_FIGURES.get(study, study))
-        facts = {RATE.name: options[RATE]}
+        facts = {"rate": options.rate}
         settings: list[str] = []
         if study == _SETTING_EFFECT:
-            settings = list_varied_settings(select_option_finals(tables, options))
+            settings = list_varied_settings(read_finals(tables, options, options.rate))
         if settings:
             swept = {*sweep_file.get("grid", {}), *((sweep_file.get("random") or {}).get("ranges", {}))}
             settings.sort(key=lambda key: key not in swept)  # a stable sort: the settings of the grid first
-            facts[SETTING.name] = str(st.selectbox(SETTING.label, **_SETTING.bind(settings), help=SETTING.help))
+            facts["setting"] = str(_SETTING.draw(settings))
     with messages.guarded():
-        figure = kind.make(data.database(), runs, Options(facts).select(kind.options))
+        figure = kind.make(data.database(), runs, kind.options.select(facts))
         _show_figure(figure, sweep, runs, facts)
         if study in _TABLES:
-            _show_table(TABLES[_TABLES[study]].make(data.database(), runs, options), key=f"sweep-{study}")
+            table_kind = TABLES[_TABLES[study]]
+            table = table_kind.make(data.database(), runs, table_kind.options.select(facts))
+            _show_table(table, key=f"sweep-{study}")
     published = find_published(study, str(sweep_file.get("env", "")))
     if published is not None:
         _show_published(published, env=str(sweep_file.get("env", "skirmish")))

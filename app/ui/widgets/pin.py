@@ -14,11 +14,11 @@ import streamlit as st
 from app.analysis.format import escape_markdown
 from app.analysis.provenance import describe_runs
 from app.analysis.quantities import AUTO, RateName
-from app.figures.figure import NO_OPTIONS, FigureKind
-from app.figures.image_options import FONT, LABELS, LINE_NAMES, NO_TITLE, WIDTH, replace_labels
+from app.figures.figure import FigureKind
+from app.figures.image_options import DEFAULT_IMAGE_OPTIONS, ImageOptions, replace_labels
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
-from app.figures.options import RATE, Option, Options, make_options
+from app.figures.options import RateOptions
 from app.figures.registry import list_page_figures, write_command
 from app.figures.render.export import EXPORT_FORMATS, MIME, ExportFormat, describe_figure, export_figure
 from app.figures.render.plotly_view import to_plotly
@@ -93,44 +93,46 @@ def _show_downloads(figure: AnyFigure, key: str, stem: str, sources: Sequence[st
     show_notes(describe_figure(figure, sources=sources, options=options), formats="CSV")
 
 
-def _choose_image_options(figure: AnyFigure, key: str) -> Options:
+def _choose_image_options(figure: AnyFigure, key: str) -> ImageOptions:
     """Draw the widgets for width, font and names of an image. If their expander is closed, the last choice counts."""
     expander = st.expander("Width, font, names", key=f"{key}-image", on_change="rerun")
     store = f"{key}-image-options"
-    chosen: Options = st.session_state.get(store, NO_OPTIONS)
+    chosen: ImageOptions = st.session_state.get(store, DEFAULT_IMAGE_OPTIONS)
     if not expander.open:
         return _drop_unknown_labels(figure, chosen)
+    descriptions, values = ImageOptions.list_options(), chosen.model_dump()
     with expander:
-        values: dict[Option[Any], Any] = {}
-        options: list[Option[Any]] = [WIDTH, FONT, LINE_NAMES]
-        for option in options:
-            texts = {option.parse(text): text for text in option.choices}
-            st.session_state.setdefault(f"{key}-{option.name}", texts[chosen[option]])
-            text = st.selectbox(
+        for name in ("width", "font", "line_names"):
+            option = descriptions[name]
+            text_by_value = {getattr(ImageOptions.read({name: text}), name): text for text in option.choices}
+            st.session_state.setdefault(f"{key}-{name}", text_by_value[values[name]])
+            values[name] = st.selectbox(
                 option.label, list(option.choices), format_func=option.choices.__getitem__,
-                key=f"{key}-{option.name}", help=option.help,
+                key=f"{key}-{name}", help=option.tooltip_text,
             )  # fmt: skip
-            values[option] = option.parse(text)
-        st.session_state.setdefault(f"{key}-{NO_TITLE.name}", chosen[NO_TITLE])
-        values[NO_TITLE] = st.toggle(NO_TITLE.label, key=f"{key}-{NO_TITLE.name}", help=NO_TITLE.help)
-        st.session_state.setdefault(f"{key}-{LABELS.name}", "\n".join(map("=".join, chosen[LABELS])))
-        text = st.text_area(LABELS.label, key=f"{key}-{LABELS.name}", placeholder="A=B", height=80, help=LABELS.help)
+        no_title, label = descriptions["no_title"], descriptions["label"]
+        st.session_state.setdefault(f"{key}-no_title", chosen.no_title)
+        values["no_title"] = st.toggle(no_title.label, key=f"{key}-no_title", help=no_title.tooltip_text)
+        st.session_state.setdefault(f"{key}-label", "\n".join(map("=".join, chosen.labels)))
+        values["label"] = st.text_area(
+            label.label, key=f"{key}-label", placeholder="A=B", height=80, help=label.tooltip_text
+        )
         try:
-            labels = LABELS.parse(text)
-            replace_labels(figure, labels)
-            values[LABELS] = labels
+            options = ImageOptions.read(values)
+            replace_labels(figure, options.labels)
         except ConfigError as exc:
             st.error(escape_markdown(str(exc)), icon=":material/error:")
-    chosen = st.session_state[store] = make_options(values)
-    return chosen
+            options = ImageOptions.read(values | {"label": ()})
+    st.session_state[store] = options
+    return options
 
 
-def _drop_unknown_labels(figure: AnyFigure, options: Options) -> Options:
+def _drop_unknown_labels(figure: AnyFigure, options: ImageOptions) -> ImageOptions:
     """Leave out the texts that were chosen for another figure in the same place."""
     try:
-        replace_labels(figure, options[LABELS])
+        replace_labels(figure, options.labels)
     except ConfigError:
-        return Options({name: value for name, value in options.values.items() if name != LABELS.name})
+        return options.model_copy(update={"labels": ()})
     return options
 
 
@@ -291,9 +293,9 @@ def _show_entry_link(name: str, entry_id: int) -> None:
     st.button("Pin again", key=f"{name}-more", on_click=st.session_state.pop, args=(f"{name}-made", None))
 
 
-def _show_registered_figure(kind: FigureKind[Any], runs: Sequence[RunRow], page: str, rate: RateName) -> None:
-    has_rate = RATE in kind.options
-    options = make_options({RATE: rate} if has_rate else {})
+def _show_registered_figure(kind: FigureKind[Any, Any], runs: Sequence[RunRow], page: str, rate: RateName) -> None:
+    facts = {"rate": rate} if issubclass(kind.options, RateOptions) else {}
+    options = kind.options.read(facts)
     try:
         with st.spinner("Drawing …"):
             figure = kind.make(data.database(), runs, options)
@@ -305,7 +307,7 @@ def _show_registered_figure(kind: FigureKind[Any], runs: Sequence[RunRow], page:
         st.markdown(f"#### {escape_markdown(figure.title)}")
         with st.container(horizontal=True, width="content", gap="small"):
             show_export(figure, key=key, stem=page, sources=describe_runs(runs))
-            show(figure, key=key, page=page, run=runs, facts={"rate": rate} if has_rate else {})
+            show(figure, key=key, page=page, run=runs, facts=facts)
     show_figure(figure, key=key)
     st.code(
         write_command(kind, [run.id for run in runs], options, db=data.path_for_commands()),

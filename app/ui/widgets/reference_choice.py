@@ -1,27 +1,20 @@
 """The control that selects the variant with which all others are compared. The URL parameter is `reference`."""
 
-import streamlit as st
-
 from app.analysis.curves import Curves
-from app.figures.named.comparisons import REFERENCE, find_reference
-from app.figures.options import Options
-from app.ui.page_state import Choice
+from app.figures.named.comparisons import ReferenceOptions, find_reference
+from app.ui.widgets.option_widget import OptionWidget
 
-_REFERENCE = Choice(REFERENCE.parameter, "compare", "sweeps")
+_REFERENCE = OptionWidget(ReferenceOptions, "reference", "compare", "sweeps")
 
 
-def choose_reference(curves: Curves, options: Options) -> Options:
-    """Draw the control if there are two variants; return the options with the selected variant.
+def choose_reference(curves: Curves) -> dict[str, str]:
+    """Draw the control if there are two variants; return the selected variant by the name of the option.
 
     Args:
         curves: The variants, selected for final numbers.
-        options: The options of the table of comparisons.
     """
     default = find_reference(curves)
     methods = [default, *(method for method in curves.methods if method != default)]
     if len(methods) < 2:
-        return options
-    reference = st.selectbox(
-        REFERENCE.label, **_REFERENCE.bind(methods, curves.methods.__getitem__), width=350, help=REFERENCE.help
-    )
-    return Options({**options.values, REFERENCE.name: str(reference)})
+        return {}
+    return {_REFERENCE.option.name: str(_REFERENCE.draw(methods, curves.methods.__getitem__, width=350))}
