@@ -7,16 +7,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import trim_mean
 
-from app.analysis.aggregates import BANDS, MAX_POINTS, Aggregation, Curve, compute_mu_w, interpolate_to_common_grid
+from app.analysis.aggregates import BANDS, MAX_POINTS, Aggregation, compute_mu_w, interpolate_to_common_grid
 from app.analysis.bootstrap import bootstrap_interval
 from app.analysis.intervals import CENTERS, compute_center
 
+Curve = tuple[np.ndarray, np.ndarray]
 UNIT = st.floats(0, 1, allow_nan=False)
 SEEDS = arrays(np.float64, st.tuples(st.integers(2, 7), st.integers(1, 5)), elements=UNIT)
 
 
 def curve(steps, values) -> Curve:
-    return Curve(np.asarray(steps, float), np.asarray(values, float))
+    return (np.asarray(steps, float), np.asarray(values, float))
 
 
 @st.composite
