@@ -1,6 +1,7 @@
 """The guide's page Extending: its examples are applied to a copy of the project and used there.
 
-The copy gets a setting, a mixer, a gate law, an environment, a page, a metric and a column, and a run is trained there.
+The copy gets a setting, a mixer, a gate law, an environment, a page, a metric, an option and a column, and a run is
+trained there.
 """
 
 import json
@@ -69,6 +70,7 @@ RECIPES = [
     ),
     Recipe("A metric with its own Live chart", changes=2, adds=0, mentions="memory/evicted"),
     Recipe("A statistic on Compare, in the CLI and in a figure", changes=0, adds=1, mentions="performance-profile"),
+    Recipe("An option of a figure, with its widget", changes=2, adds=0),
     Recipe("A column of runs, shown on Home and searchable", changes=1, adds=0),
 ]
 
@@ -164,6 +166,9 @@ command = ("train", "--env", "climb", "--map", "3x3", "--algo", "emtc-softmix", 
 run_id = json.loads(call(*command, *options).splitlines()[-1])["run_id"]
 chosen = ("--figure", "metrics", "--set", "metrics=rollout/same_action")
 call("export", run_id, *chosen, "--format", "csv", "--out", "same.csv")
+speed = ("--figure", "metrics", "--set", "metrics=time/env_steps_per_second")
+call("export", run_id, *speed, "--out", "speed.svg")
+call("export", run_id, *speed, "--set", "from_zero=true", "--out", "speed_from_zero.svg")
 call("export", run_id, "--table", "half-times", "--out", "half_table.csv")
 call("export", run_id, "--figure", "half-times", "--out", "half_figure.csv")
 law, delta = make_gate_law(GateConfig(type="linear")), np.array([0.2, 0.5, 1.0])
@@ -211,12 +216,18 @@ app.switch_page(f"../pages/{sys.argv[1]}.py")
 app.query_params.update({"run": sys.argv[2], "runs": sys.argv[2], "part": "Statistics"})
 app.run()
 assert not app.exception and not app.error, (app.exception, app.error)
-print(*(str(text.value) for text in app.markdown), sep="\\n")
+print(*(str(text.value) for text in app.markdown), *(toggle.label for toggle in app.toggle), sep="\\n")
 """
 
 
 def test_the_new_metric_has_its_chart_on_live(copy: Path, trained: dict[str, Any]) -> None:
     assert "#### Agreement" in run_python(copy, ["-c", SHOWN, "live", trained["run"]["id"]])
+
+
+def test_the_new_option_changes_the_figure_and_has_its_widget_on_live(copy: Path, trained: dict[str, Any]) -> None:
+    files = [(copy / name).read_bytes() for name in ("speed.svg", "speed_from_zero.svg")]
+    assert files[0] != files[1]
+    assert "Start at 0" in run_python(copy, ["-c", SHOWN, "live", trained["run"]["id"]])
 
 
 def test_the_new_statistic_is_exported_and_shown_on_compare(copy: Path, trained: dict[str, Any]) -> None:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from app.figures.curve_style import clip_spikes, complement, smooth_chart, with_log_y_axis
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.named.curves import draw_comparison
-from app.figures.named.run_charts import draw_gate_dynamics, draw_metrics
 from app.figures.reference_runs import DOTTED
 from app.figures.registry import find_figure
 from app.figures.render.export import export_figure
+from app.figures.run_charts import draw_gate_dynamics, draw_metrics
 from emtc_core.errors import ConfigError
 from storage.engine import open_database
 from storage.runs.rows import find_run

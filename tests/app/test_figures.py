@@ -18,7 +18,12 @@ from app.analysis.selection import NODE_QUANTITIES
 from app.figures.kinds.chart import Chart, Line, Mark, Panel
 from app.figures.kinds.maps import Cloud
 from app.figures.named.live import compute_chance_accuracy
-from app.figures.named.run_charts import (
+from app.figures.named.trajectories import draw_trajectory
+from app.figures.render.export import EXPORT_FORMATS, export_figure
+from app.figures.render.lines_view import draw_chart, wrap_text
+from app.figures.render.matplotlib_view import make_style, to_image
+from app.figures.render.plotly_view import to_plotly
+from app.figures.run_charts import (
     GATE_METRICS,
     NO_RETURNS,
     compute_wilson_interval,
@@ -27,11 +32,6 @@ from app.figures.named.run_charts import (
     draw_metrics,
     draw_outcomes,
 )
-from app.figures.named.trajectories import draw_trajectory
-from app.figures.render.export import EXPORT_FORMATS, export_figure
-from app.figures.render.lines_view import draw_chart, wrap_text
-from app.figures.render.matplotlib_view import make_style, to_image
-from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import get_theme_colors
 from app.replay.layout import crop_field
 from app.replay.payload import make_payload, pack_payload

@@ -16,7 +16,7 @@ from app.analysis.finals import make_curve_scale, make_scale
 from app.analysis.intervals import INTERVAL_LABELS, BinomialScale, compute_interval, compute_score_interval
 from app.analysis.quantities import MU_W, RETURN, WIN_RATE, find_quantity
 from app.analysis.significance import PAIRED_LABEL
-from app.figures.named.run_charts import compute_wilson_interval
+from app.figures.run_charts import compute_wilson_interval
 from tests.app.curve_cases import make_run, read_cases
 from tests.reference.coverage import CENTERS, NORMAL, PILED, POPULATIONS, SIZES, TOLERANCE, measure_center, run
 

@@ -20,7 +20,15 @@ from app.analysis.x_axes import ENV_STEPS, XAxisName, XValues, read_x_values
 from app.figures.curve_style import smooth_chart
 from app.figures.figure import FigureKind, PageSection, get_single_run
 from app.figures.kinds.chart import Chart, Mark
-from app.figures.named.run_charts import (
+from app.figures.options import Option, WindowOptions, XAxisOptions, convert_with
+from app.figures.reference_runs import (
+    MAX_REFERENCE_RUNS,
+    add_reference_runs,
+    name_reference_run,
+    read_marks,
+    read_reference_ids,
+)
+from app.figures.run_charts import (
     FIRST_METRICS,
     GATE_METRICS,
     N_INTERVALS,
@@ -32,14 +40,6 @@ from app.figures.named.run_charts import (
     draw_gate_effect,
     draw_metrics,
     draw_outcomes,
-)
-from app.figures.options import Option, WindowOptions, XAxisOptions, convert_with
-from app.figures.reference_runs import (
-    MAX_REFERENCE_RUNS,
-    add_reference_runs,
-    name_reference_run,
-    read_marks,
-    read_reference_ids,
 )
 from app.figures.theme import ENDED_STATUSES
 from emtc_core.errors import ConfigError

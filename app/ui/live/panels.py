@@ -25,9 +25,9 @@ from app.figures.named.live import (
     RunData,
     read_returns,
 )
-from app.figures.named.run_charts import ACTIVITY_PANEL, BETA_PANEL, CLOSING_PANEL, FIRST_METRICS, POSITIVE_PANEL
 from app.figures.reference_runs import MAX_REFERENCE_RUNS, add_reference_runs, name_reference_run
 from app.figures.registry import draw_chart, find_figure, list_live_metrics, list_metric_charts, list_sections
+from app.figures.run_charts import ACTIVITY_PANEL, BETA_PANEL, CLOSING_PANEL, FIRST_METRICS, POSITIVE_PANEL
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, messages, run_data
 from app.ui.live import controls
@@ -227,8 +227,9 @@ def _metric_charts(
     curves.follow(names)
     if names:
         recorded = replace(recorded, metrics=curves.metrics)
-        chart = draw_chart("metrics", recorded, MetricOptions(metrics=tuple(names)))
-        cell = _Cell("Selected metrics", chart, {"metrics": tuple(names), **axis})
+        values = {"metrics": tuple(names)}
+        chart = draw_chart("metrics", recorded, MetricOptions.read(values))
+        cell = _Cell("Selected metrics", chart, values | axis)
         _show_cell(_add_references_to(cell, run.id), run, replace(place, height=None), is_titled=True)
 
 

@@ -21,8 +21,8 @@ from app.analysis.format import (
 from app.analysis.intervals import compute_score_interval
 from app.analysis.settings import list_libraries, write_value
 from app.figures.named.live import MetricOptions, read_run_data
-from app.figures.named.run_charts import MACHINE_METRICS
 from app.figures.registry import draw_chart
+from app.figures.run_charts import MACHINE_METRICS
 from app.jobs.launch_request import make_texts, write_command
 from app.ui import data, messages, run_data, view
 from app.ui.live import controls

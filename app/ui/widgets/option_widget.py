@@ -42,7 +42,7 @@ class OptionWidget:
         self.kind = kind
         self.parameter: Parameter[Any]
         if kind == "toggle":
-            self.parameter = Flag(self.option.parameter, *pages)
+            self.parameter = Flag(self.option.parameter, *pages, default=self.option.default)
         elif kind in ("count", "text"):
             self.parameter = Text(self.option.parameter, *pages)
         elif kind in ("pills", "multiselect"):
