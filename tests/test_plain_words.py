@@ -37,7 +37,6 @@ ALLOWED = {
     ("app/cli/export.py", "beside"): "the option --beside of emtc export",
     ("app/figures/reference_runs.py", "beside"): "the name of an option of figures, also in stored views",
     ("app/figures/named/findings.py", "tell"): 'the verdict "cannot tell", as in significance.py',
-    ("app/analysis/study_plans.py", "says"): "the question of a plan that was registered before its runs",
     ("app/replay/replay.py", "hold"): "the name of an action in other environments",
     ("app/ui/live/panels.py", "beside"): "the name of an option of figures, in stored views",
     ("app/ui/replay/episode_choice.py", "beside"): "a URL parameter",

@@ -1,25 +1,24 @@
 """Findings of a study: the claims of its plan, measured on each task and pooled over tasks.
 
-Each measure is one number per run. `app.analysis.significance.compare_seeds` computes each comparison of the plan
-(`app.analysis.study_plans`). `app.figures.named.findings` makes the tables.
+`app.analysis.study_plans` reads the plan, and `app.analysis.measures` computes one number per run.
+`app.analysis.significance.compare_seeds` computes each comparison. `app.figures.named.findings` makes the tables.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from app.analysis import collapse
-from app.analysis.aggregates import compute_mu_w
-from app.analysis.comparable import select_common_budget
-from app.analysis.finals import LAST_TENTH, compute_final_rate, count_falls, make_final_scale, make_mu_w_scale
+from app.analysis.curve_reader import read_curves, read_quantity, read_tables
+from app.analysis.curves import ComparedRun, Curves, regroup
 from app.analysis.format import format_run_count
 from app.analysis.intervals import BinomialScale
-from app.analysis.quantities import ROBUST, WIN_RATE, find_quantity
-from app.analysis.series import Comparison, SeedRun, get_seed, join_seeds, read_seeds
+from app.analysis.measures import MEASURES, Measure, Numbers, measure_runs
+from app.analysis.quantities import ROBUST, WIN_RATE
+from app.analysis.results import select_common_budget, select_results
 from app.analysis.significance import (
     MeanDifference,
     Verdict,
@@ -29,54 +28,15 @@ from app.analysis.significance import (
     pool_differences,
     probability_of_improvement,
 )
-from app.analysis.study_plans import (
-    BETA_RISE,
-    BETA_RISE_WHOLE,
-    CLOSED_MORE,
-    DELTA_RATIO,
-    DELTA_RATIO_WHOLE,
-    FALLS,
-    FINAL,
-    FINAL_GREEDY,
-    MEASURES,
-    MU_W,
-    MU_W_GREEDY,
-    OVERESTIMATION,
-    PLANS,
-    Q_ERROR,
-    R2_OF_H,
-    R2_OVER_DCAE,
-    R2_OVER_RANDOM,
-    REMOVED,
-    REMOVED_WHOLE,
-    UNPLANNED,
-    Claim,
-    Measure,
-    StudyPlan,
-    StudyVariant,
-)
+from app.analysis.study_plans import Claim, Pair, StudyPlan, list_plans, make_exploratory_plan
 from storage.engine import Database
-from storage.queries.gate_progress import (
-    compute_gate_by_run_part,
-    compute_removed_after_first_win,
-    count_closed_by_outcome,
-)
-from storage.queries.memory import get_snapshot, list_snapshots
-from storage.queries.projections import find_embedding
+from storage.queries.memory import list_snapshots
 from storage.runs.rows import RunRow
-from storage.runs.sweeps import list_sweeps
+from storage.runs.sweeps import find_sweep_names, list_sweeps
 
-Numbers = Mapping[str, float]
-"""Numbers of a measure by run id; runs without a number are missing."""
-
-OWN: Final = "own"
-"""The embedder with which a run was trained; the others are newly fitted to its last snapshot."""
-EMBEDDERS: Final = (OWN, "tcse", "dcae", "random")
-PARTS: Final = 10
-"""Number of parts of a run in which the gate is averaged."""
-_EMBEDDING_MEASURES: Final = (R2_OF_H, R2_OVER_DCAE, R2_OVER_RANDOM)
 ALL_TASKS: Final = "all tasks"
 NO_COMMIT: Final = "no commit stored"
+_MAX_SWEEPS: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -86,13 +46,15 @@ class Finding:
     claim: Claim
     task: str
     first: str
+    """Name of the first variant."""
     second: str
+    """Name of the second variant; empty if the measure is compared with 0."""
     measure: Measure
     difference: MeanDifference
     improvement: float = np.nan
     """Fraction of pairs of runs in which the first variant is better; NaN without a second variant."""
     adjusted_p: float = np.nan
-    """p value of the t test, adjusted by Holm over the claims of the plan on this task; NaN unless primary."""
+    """p value of the t test, corrected over the claims of its family on this task; NaN unless primary."""
     commits: tuple[str, ...] = ()
     """Commits of the runs."""
     decides: bool = True
@@ -101,7 +63,7 @@ class Finding:
     @property
     def is_primary(self) -> bool:
         """Whether it decides the claim."""
-        return self.decides and self.measure is self.claim.measures[0]
+        return self.decides and self.measure.name == self.claim.measures[0]
 
     @property
     def verdict(self) -> Verdict | None:
@@ -117,7 +79,7 @@ class StudyRuns:
 
     plan: StudyPlan
     rows: tuple[RunRow, ...]
-    comparison: Comparison
+    curves: Curves
     """The included runs with their greedy win rates."""
     missing: tuple[str, ...]
     """Planned runs that are not included, each with the reason."""
@@ -144,225 +106,155 @@ def compute_findings(db: Database, rows: Sequence[RunRow]) -> list[StudyFindings
 def read_studies(db: Database, rows: Sequence[RunRow]) -> list[StudyRuns]:
     """Group runs by plan and select the runs that are included in the findings.
 
-    A run belongs to the plan that names its sweep. Runs outside the plans are measured by the claims of the first study
-    and labeled as exploratory.
+    A run belongs to each plan that names its sweep. Runs outside the plans are measured by the claims of the first
+    study and labeled as exploratory.
     """
-    sweeps = {sweep.id: sweep for sweep in list_sweeps(db, limit=10_000)}
-    plan_of = {sweep.id: plan for sweep in sweeps.values() for plan in PLANS if sweep.name in plan.sweeps}
+    plans = list_plans()
+    sweep_ids = {row.sweep_id for row in rows if row.sweep_id is not None}
+    names_by_id = find_sweep_names(db, sorted(sweep_ids))
+    sweep_names = {row.id: names_by_id.get(row.sweep_id or "", "") for row in rows}
     studies = []
-    for plan in (*PLANS, UNPLANNED):
-        plan_rows = [row for row in rows if plan_of.get(row.sweep_id or "", UNPLANNED) is plan]
+    for plan in plans:
+        plan_rows = [row for row in rows if sweep_names[row.id] in plan.sweeps]
         if plan_rows:
-            sweep_ids = [sweep_id for sweep_id, sweep_plan in plan_of.items() if sweep_plan is plan]
-            planned = [name for sweep_id in sweep_ids for name in _list_planned_names(sweeps[sweep_id].plan)]
-            studies.append(_read_study(db, plan, plan_rows, planned))
+            studies.append(read_study(db, plan, plan_rows))
+    all_sweeps = {name for plan in plans for name in plan.sweeps}
+    unplanned_rows = [row for row in rows if sweep_names[row.id] not in all_sweeps]
+    if unplanned_rows:
+        studies.append(read_study(db, make_exploratory_plan(), unplanned_rows))
     return studies
+
+
+def read_study(db: Database, plan: StudyPlan, rows: Sequence[RunRow]) -> StudyRuns:
+    """Select the runs of one plan that are included in the findings.
+
+    Args:
+        db: An open database.
+        plan: The plan.
+        rows: All runs of its sweeps.
+    """
+    greedy_rates = read_curves(read_tables(db, rows), WIN_RATE.key)
+    curves = select_common_budget(select_results(greedy_rates, final=True))
+    included = [row for row in rows if row.id in curves.run_ids]
+    included_names = {row.name for row in included}
+    by_name = {row.name: row for row in rows}
+    planned_names = _list_planned_names(db, plan)
+    missing = [
+        f"{name}: {_describe_progress(by_name.get(name))}" for name in planned_names if name not in included_names
+    ]
+    commits = Counter(_get_commit(row) for row in included)
+    return StudyRuns(plan, tuple(rows), curves, tuple(missing), len(planned_names), commits)
 
 
 def measure_study(db: Database, study: StudyRuns) -> StudyFindings:
     """Compute the findings of one plan."""
-    plan, comparison = study.plan, study.comparison
-    measures = [measure for claim in plan.claims for measure in claim.measures]
-    numbers = measure_runs(db, study.rows, comparison.seeds, measures)
-    scales = _make_scales(comparison.seeds)
-    commits = {row.id: _get_commit(row) for row in study.rows}
+    names = dict.fromkeys(name for claim in study.plan.claims for name in claim.measures)
+    numbers = measure_runs(db, study.rows, study.curves, names)
     findings: list[Finding] = []
-    for claim in plan.claims:
-        for first, second in (*claim.pairs, *claim.other_pairs):
-            for measure in claim.measures:
-                by_task = [
-                    finding
-                    for task in comparison.tasks
-                    if (
-                        finding := _make_finding(
-                            claim, task, (first, second), measure, numbers[measure.key], comparison, scales, commits
-                        )
-                    )
-                ]
-                findings += by_task
-                has_intervals = all(np.isfinite(finding.difference.low) for finding in by_task)
-                if measure.is_pooled and len(by_task) > 1 and has_intervals:
-                    findings.append(_pool(by_task))
-    has_r2 = any(finding.measure in _EMBEDDING_MEASURES for finding in findings)
-    samples = describe_samples(db, study) if has_r2 else ""
+    for claim in study.plan.claims:
+        for pair in (*claim.pairs, *claim.other_pairs):
+            for name in claim.measures:
+                findings += _measure_claim(study, claim, pair, MEASURES[name], numbers[name])
+    uses_snapshots = any(finding.measure.uses_snapshots for finding in findings)
+    samples = describe_samples(db, study) if uses_snapshots else ""
     return StudyFindings(**vars(study), findings=tuple(_adjust(findings)), samples=samples)
 
 
-def read_win_rates(db: Database, study: StudyRuns) -> list[Comparison]:
+def read_win_rates(db: Database, study: StudyRuns) -> list[Curves]:
     """Read the win rates of a study by task: robust on skirmish, greedy on other environments.
 
     The runs are those of the findings; for a task without finished runs, they are the unfinished ones. The task with
     the most runs is the first.
     """
-    included = {seed.id for seed in study.comparison.seeds}
-    finished_tasks = set(study.comparison.tasks)
-    comparisons = []
+    included_ids = set(study.curves.run_ids)
+    finished_tasks = set(study.curves.tasks)
+    curves_by_task = []
     for is_skirmish, quantity in ((True, ROBUST), (False, replace(WIN_RATE, title="greedy win rate"))):
-        seeds = read_seeds(db, [row for row in study.rows if (row.env == "skirmish") == is_skirmish], quantity)
-        selected = [
-            seed for seed in seeds if seed.id in included or (seed.task not in finished_tasks and len(seed.curve.steps))
-        ]
-        for task in dict.fromkeys(seed.task for seed in selected):
-            comparisons.append(join_seeds([seed for seed in selected if seed.task == task], quantity))
-    return sorted(comparisons, key=lambda comparison: (-len(comparison.seeds), comparison.tasks))
-
-
-def measure_runs(
-    db: Database, rows: Sequence[RunRow], seeds: Sequence[SeedRun], measures: Collection[Measure] = MEASURES
-) -> dict[str, Numbers]:
-    """Compute the measures of runs, by key of the measure and run id; runs without a number are missing.
-
-    Args:
-        db: An open database.
-        rows: The runs.
-        seeds: The included runs with their greedy win rates.
-        measures: The needed measures. R² of H takes most of the time and is computed only if it is needed; all other
-            measures are always computed.
-    """
-    included = {seed.id for seed in seeds}
-    rows = [row for row in rows if row.id in included]
-    on_skirmish = [row for row in rows if row.env == "skirmish"]
-    rated = [seed for seed in seeds if seed.settings.get("env.name") != "skirmish"]
-    rated += [seed for seed in read_seeds(db, on_skirmish, ROBUST) if len(seed.curve.steps)]
-    falls = {seed.id: count for seed in rated if (count := count_falls(seed.curve)) is not None}
-    q_errors = {
-        seed.id: seed.curve.values[2 * seed.curve.steps > seed.target_steps]
-        for seed in read_seeds(db, rows, find_quantity("eval/overestimation"))
-    }
-    ids = [row.id for row in rows]
-    numbers: dict[str, Numbers] = {
-        MU_W.key: {seed.id: float(compute_mu_w(seed.curve)[-1]) for seed in rated},
-        FINAL.key: {seed.id: compute_final_rate(seed, LAST_TENTH) for seed in rated},
-        MU_W_GREEDY.key: {seed.id: float(compute_mu_w(seed.curve)[-1]) for seed in seeds},
-        FINAL_GREEDY.key: {seed.id: compute_final_rate(seed, LAST_TENTH) for seed in seeds},
-        FALLS.key: {run_id: float(count.falls) for run_id, count in falls.items()},
-        Q_ERROR.key: _select_finite({run_id: np.abs(error).mean() for run_id, error in q_errors.items() if len(error)}),
-        OVERESTIMATION.key: _select_finite({run_id: error.mean() for run_id, error in q_errors.items() if len(error)}),
-        REMOVED.key: compute_removed_after_first_win(db, ids),
-        REMOVED_WHOLE.key: {row.id: row.gate_removed for row in rows if row.gate_removed is not None},
-    }
-    for frame, ratio, rise in (
-        (compute_gate_by_run_part(db, ids, PARTS), DELTA_RATIO_WHOLE, BETA_RISE_WHOLE),
-        (compute_gate_by_run_part(db, ids, PARTS, from_first_win=True), DELTA_RATIO, BETA_RISE),
-    ):
-        delta_ends = _read_pairs(frame, "delta_mem", "part", (0, PARTS - 1))
-        beta_ends = _read_pairs(frame, "beta", "part", (0, PARTS - 1))
-        numbers[ratio.key] = {
-            run_id: float(np.log(last / first))
-            for run_id, (first, last) in delta_ends.items()
-            if first > 0 and last > 0
-        }
-        numbers[rise.key] = _select_finite({run_id: last - first for run_id, (first, last) in beta_ends.items()})
-    steps = count_closed_by_outcome(db, ids)
-    closed = _read_pairs(steps.assign(fraction=steps["closed"] / steps["steps"]), "fraction", "won", (False, True))
-    numbers[CLOSED_MORE.key] = _select_finite({run_id: not_won - won for run_id, (not_won, won) in closed.items()})
-    if set(_EMBEDDING_MEASURES) & set(measures):
-        numbers |= _measure_embeddings(db, rows)
-    return numbers
-
-
-def compute_return_r2(db: Database, row: RunRow) -> Numbers:
-    """Compute the R² of H at a run's last snapshot by embedder: `OWN` and the stored newly fitted ones."""
-    snapshots = list_snapshots(db, row.id)["id"]
-    if not len(snapshots):
-        return {}
-    snapshot = get_snapshot(db, int(snapshots.iloc[-1]))
-    space: Literal["raw", "normalized"] = (
-        "raw" if row.config.get("memory", {}).get("delta_space") == "raw" else "normalized"
-    )
-    r2 = {OWN: collapse.compute_return_r2(snapshot, delta_space=space)}
-    for kind in EMBEDDERS[1:]:
-        if fitted := find_embedding(db, snapshot.id, kind, seed=0):
-            r2[kind] = collapse.compute_return_r2(snapshot, delta_space=space, embedding=fitted.coordinates)
-    return r2
+        rows = [row for row in study.rows if (row.env == "skirmish") == is_skirmish]
+        curves = read_quantity(read_tables(db, rows), quantity)
+        ids_by_task: dict[str, list[str]] = {}
+        for run in curves.runs:
+            is_only_unfinished = run.task not in finished_tasks and len(curves.get_points(run.id).value) > 0
+            if run.id in included_ids or is_only_unfinished:
+                ids_by_task.setdefault(run.task, []).append(run.id)
+        curves_by_task += [select_results(regroup(curves, run_ids)) for run_ids in ids_by_task.values()]
+    return sorted(curves_by_task, key=lambda curves: (-curves.n, curves.tasks))
 
 
 def describe_samples(db: Database, study: StudyRuns) -> str:
     """Write of which part of the memories R² of H is computed; empty if all last snapshots are whole."""
-    included = {seed.id for seed in study.comparison.seeds}
-    snapshots = [list_snapshots(db, run_id).tail(1) for run_id in sorted(included)]
-    last = pd.concat(snapshots) if snapshots else pd.DataFrame({"size": [], "memory_size": []})
+    snapshots = [list_snapshots(db, run_id).tail(1) for run_id in sorted(study.curves.run_ids)]
+    if not snapshots:
+        return ""
+    last = pd.concat(snapshots)
     samples = last[last["size"] < last["memory_size"]]
     if samples.empty:
         return ""
-    nodes, memories = (
-        f"{values.min():,} to {values.max():,}" if len(values) > 1 else f"{values.min():,}"
-        for values in (samples["size"], samples["memory_size"])
-    )
+    nodes, memories = _format_range(list(samples["size"])), _format_range(list(samples["memory_size"]))
     return f"R² of H is computed from samples of {nodes} of {memories} nodes ({format_run_count(len(samples))})."
 
 
-def _read_study(db: Database, plan: StudyPlan, rows: Sequence[RunRow], planned: Sequence[str]) -> StudyRuns:
-    """Select the runs of one plan; `planned` are the names of its planned runs."""
-    comparison = select_common_budget(join_seeds(read_seeds(db, rows), final=True))
-    ids = {seed.id for seed in comparison.seeds}
-    included = [row for row in rows if row.id in ids]
-    names = {row.name for row in included}
-    by_name = {row.name: row for row in rows}
-    missing = []
-    for name in planned:
-        if name not in names:
-            row = by_name.get(name)
-            state = "not in this database"
-            if row is not None:
-                state = f"{row.live_status} at {row.env_steps:,} of {row.target_steps:,}"
-            missing.append(f"{name}: {state}")
-    commits = Counter(_get_commit(row) for row in included)
-    return StudyRuns(plan, tuple(rows), comparison, tuple(missing), len(planned), commits)
+def _format_range(sizes: Sequence[int]) -> str:
+    smallest, largest = min(sizes), max(sizes)
+    return f"{smallest:,} to {largest:,}" if len(sizes) > 1 else f"{smallest:,}"
 
 
-def _list_planned_names(plan: Mapping[str, Any]) -> list[str]:
-    """List the names of the runs of a stored sweep."""
-    return [str(run["name"]) for run in plan.get("runs", ())]
+def _list_planned_names(db: Database, plan: StudyPlan) -> list[str]:
+    """List the names of the planned runs in the stored sweeps of a plan."""
+    sweeps = [sweep for sweep in list_sweeps(db, limit=_MAX_SWEEPS) if sweep.name in plan.sweeps]
+    return [str(run["name"]) for sweep in sweeps for run in sweep.plan.get("runs", ())]
+
+
+def _describe_progress(row: RunRow | None) -> str:
+    if row is None:
+        return "not in this database"
+    return f"{row.live_status} at {row.env_steps:,} of {row.target_steps:,}"
 
 
 def _get_commit(row: RunRow) -> str:
     return str(row.versions.get("commit") or NO_COMMIT)
 
 
-def _make_scales(seeds: Sequence[SeedRun]) -> dict[tuple[str, str], BinomialScale]:
-    """Make the binomial scales of the win rates, by task and key of the measure."""
-    scales: dict[tuple[str, str], BinomialScale] = {}
-    for task in {seed.task for seed in seeds}:
-        task_seeds = [seed for seed in seeds if seed.task == task]
-        shortest = np.float64(min(seed.curve.steps[-1] for seed in task_seeds))
-        scales[task, FINAL.key] = scales[task, FINAL_GREEDY.key] = make_final_scale(task_seeds, LAST_TENTH)
-        scales[task, MU_W.key] = scales[task, MU_W_GREEDY.key] = make_mu_w_scale(task_seeds, shortest)
-    return scales
+def _measure_claim(study: StudyRuns, claim: Claim, pair: Pair, measure: Measure, numbers: Numbers) -> list[Finding]:
+    """Measure one pair of variants on each task, and pooled over the tasks if each has an interval."""
+    findings = []
+    for task in study.curves.tasks:
+        finding = _measure_task(study, claim, pair, measure, numbers, task)
+        if finding is not None:
+            findings.append(finding)
+    has_intervals = all(np.isfinite(finding.difference.low) for finding in findings)
+    if measure.is_pooled and len(findings) > 1 and has_intervals:
+        findings.append(_pool(findings))
+    return findings
 
 
-def _make_finding(
-    claim: Claim,
-    task: str,
-    pair: tuple[StudyVariant, StudyVariant | None],
-    measure: Measure,
-    numbers: Numbers,
-    comparison: Comparison,
-    scales: Mapping[tuple[str, str], BinomialScale],
-    commits: Mapping[str, str],
+def _measure_task(
+    study: StudyRuns, claim: Claim, pair: Pair, measure: Measure, numbers: Numbers, task: str
 ) -> Finding | None:
     """Compare two variants, or one variant with 0, on one task; None if a variant has no run with this measure."""
-    first, second = pair
-    seeds = [seed for group in comparison.groups if group.variant.task == task for seed in group.seeds]
-    runs_by_arm = [
-        [seed for seed in seeds if arm.matches(seed) and seed.id in numbers] for arm in pair if arm is not None
-    ]
-    if not all(runs_by_arm):
-        return None
-    values = [{get_seed(run): numbers[run.id] for run in runs} for runs in runs_by_arm]
+    curves = study.curves.on_task(task)
+    runs_by_variant: list[list[ComparedRun]] = []
+    for name in pair:
+        variant = study.plan.variants[name]
+        runs = [run for run in curves.runs if variant.matches(run.settings) and run.id in numbers]
+        if not runs:
+            return None
+        runs_by_variant.append(runs)
+    values = [{run.seed: numbers[run.id] for run in runs} for runs in runs_by_variant]
     improvement = np.nan
-    if second:
+    if len(values) == 2:
         x, y = (claim.sign * np.array(list(by_seed.values())) for by_seed in values)
         improvement = probability_of_improvement([x], [y]).value
+    commits = {row.id: _get_commit(row) for row in study.rows}
     return Finding(
         claim,
         task,
-        first.name,
-        second.name if second else "",
+        pair[0],
+        pair[1] if len(pair) > 1 else "",
         measure,
-        compare_seeds(*values, scale=scales.get((task, measure.key))),
+        compare_seeds(*values, scale=measure.make_scale(curves) if measure.make_scale else None),
         improvement,
-        commits=tuple(dict.fromkeys(commits[run.id] for runs in runs_by_arm for run in runs)),
+        commits=tuple(dict.fromkeys(commits[run.id] for runs in runs_by_variant for run in runs)),
         decides=pair in claim.pairs,
     )
 
@@ -370,50 +262,20 @@ def _make_finding(
 def _pool(findings: Sequence[Finding]) -> Finding:
     """Average the findings of several tasks."""
     first = findings[0]
+    scale = BinomialScale() if first.measure.is_rate else None
     return replace(
         first,
         task=ALL_TASKS,
-        difference=pool_differences(
-            [finding.difference for finding in findings], BinomialScale() if first.measure.is_rate else None
-        ),
+        difference=pool_differences([finding.difference for finding in findings], scale),
         improvement=float(np.mean([finding.improvement for finding in findings])),
         commits=tuple(dict.fromkeys(commit for finding in findings for commit in finding.commits)),
     )
 
 
 def _adjust(findings: Sequence[Finding]) -> list[Finding]:
-    """Adjust the p values of the primary measures; each task is one family of tests."""
+    """Correct the p values of the primary measures. The claims of one family on one task are one family of tests."""
     primary = [i for i, finding in enumerate(findings) if finding.is_primary]
-    p_values = adjust_p_values([findings[i].difference.p for i in primary], [findings[i].task for i in primary])
-    adjusted = dict(zip(primary, p_values, strict=True))
+    p_values = [findings[i].difference.p for i in primary]
+    families = [f"{findings[i].claim.family} on {findings[i].task}" for i in primary]
+    adjusted = dict(zip(primary, adjust_p_values(p_values, families), strict=True))
     return [replace(finding, adjusted_p=adjusted.get(i, np.nan)) for i, finding in enumerate(findings)]
-
-
-def _measure_embeddings(db: Database, rows: Sequence[RunRow]) -> dict[str, Numbers]:
-    """Compute the R² of H with the run's embedder, and its differences between newly fitted embedders."""
-    r2 = {row.id: compute_return_r2(db, row) for row in rows}
-    run_embedder, tcse, dcae, random = (
-        {run_id: values[kind] for run_id, values in r2.items() if kind in values} for kind in EMBEDDERS
-    )
-    return {
-        R2_OF_H.key: _select_finite(run_embedder),
-        R2_OVER_DCAE.key: _select_finite({run: tcse[run] - dcae[run] for run in tcse.keys() & dcae.keys()}),
-        R2_OVER_RANDOM.key: _select_finite({run: tcse[run] - random[run] for run in tcse.keys() & random.keys()}),
-    }
-
-
-def _read_pairs(frame: pd.DataFrame, column: str, key: str, keys: tuple[int, int]) -> dict[str, tuple[float, float]]:
-    """Return the values of a column at two keys, by run id; runs without one of them are left out."""
-    by_run: dict[str, dict[int, float]] = {}
-    for run_id, row_key, value in zip(frame["run_id"], frame[key], frame[column], strict=True):
-        by_run.setdefault(str(run_id), {})[int(row_key)] = float(value)
-    first, second = keys
-    return {
-        run_id: (values[first], values[second])
-        for run_id, values in by_run.items()
-        if first in values and second in values
-    }
-
-
-def _select_finite(numbers: Numbers) -> dict[str, float]:
-    return {run_id: float(number) for run_id, number in numbers.items() if np.isfinite(number)}

@@ -1,208 +1,206 @@
-"""The plans of the included studies as data: sweeps, variants, measures and claims.
+"""Plans of studies: what a study asks, which sweeps belong to it, and which claims are tested with which measures.
 
-`first-study.md` and `confirmatory-study.md` in `app/jobs/sweeps/templates` contain the plans as text, with the rule for
-verdicts. `app.analysis.findings` computes the numbers.
+A study is declared in one TOML file NAME.study.toml. The files of this program are in `app/jobs/sweeps/templates`, next
+to the sweep files and to the plans as text. `EMTC_STUDIES` names a folder with further files. `app.analysis.measures`
+defines the measures, and `app.analysis.findings` computes the numbers.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Final, Literal
 
-from app.analysis.curves import ComparedRun
-from emtc_core.config.resolve import Value
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from app.analysis.measures import MEASURES
+from emtc_core.config.base import IMPORTED, ConfigSection, SettingError, Value, convert_errors, parse_toml, read_text
+from emtc_core.config.resolve import flatten_tree, list_keys, suggest
+from emtc_core.errors import ConfigError, Fault
 
-class StudyVariant(NamedTuple):
-    """A variant of a plan: an algorithm, with the settings that select it among the runs of that algorithm."""
+STUDIES_VARIABLE: Final = "EMTC_STUDIES"
+"""Environment variable: a folder with study files of the user."""
+FILE_ENDING: Final = ".study.toml"
+_SHIPPED_FOLDER: Final = Path(__file__).parents[1] / "jobs" / "sweeps" / "templates"
+_CLAIMS_FOR_OTHER_RUNS: Final = "first"
+"""Name of the shipped study whose claims are applied to runs that belong to no study."""
 
-    name: str
-    algo: str
-    settings: Mapping[str, Value] = {}
-    without: Mapping[str, Value] = {}
-    """Settings that exclude a run from this variant."""
-
-    def matches(self, run: ComparedRun) -> bool:
-        """Return whether a run belongs to this variant."""
-        settings = run.settings
-        return (
-            settings.get("algo") == self.algo
-            and all(settings.get(key) == value for key, value in self.settings.items())
-            and all(settings.get(key) != value for key, value in self.without.items())
-        )
-
-
-class Measure(NamedTuple):
-    """One number per run."""
-
-    key: str
-    title: str
-    meaning: str
-    is_rate: bool = False
-    is_pooled: bool = True
-    """Whether tasks can be averaged; not if its unit is the return of the task."""
+Text = Annotated[str, Field(min_length=1)]
+SettingValues = Annotated[
+    dict[str, Value],
+    BeforeValidator(lambda value: flatten_tree(value) if isinstance(value, Mapping) else value),
+]
+"""Setting → value, by dotted key. A file can also have nested tables."""
+Pair = Annotated[tuple[str, ...], Field(min_length=1, max_length=2)]
+"""Names of two variants that are compared, or of one variant whose measure is compared with 0."""
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A claim of the paper, the compared variants and the measures; the sign of the first measure decides."""
+class StudyVariant(ConfigSection):
+    """A variant of a study: an algorithm, and the settings by which its runs are recognized."""
 
-    number: int
-    text: str
-    pairs: tuple[tuple[StudyVariant, StudyVariant | None], ...]
-    """Compared variants. Without a second variant, the measure is compared with 0."""
-    measures: tuple[Measure, ...]
-    """The first measure is the primary one and decides. The others are only reported."""
-    sign: int = 1
-    other_pairs: tuple[tuple[StudyVariant, StudyVariant | None], ...] = ()
+    algo: Text
+    """Algorithm of the runs."""
+    settings: SettingValues = Field(default_factory=dict)
+    """Setting → the value that a run of this variant has."""
+    without: SettingValues = Field(default_factory=dict)
+    """Setting → a value that a run of this variant does not have."""
+
+    def matches(self, run_settings: Mapping[str, Value]) -> bool:
+        """Return whether a run with these settings belongs to this variant."""
+        has_settings = all(run_settings.get(key) == value for key, value in self.settings.items())
+        is_excluded = any(run_settings.get(key) == value for key, value in self.without.items())
+        return run_settings.get("algo") == self.algo and has_settings and not is_excluded
+
+
+class Claim(ConfigSection):
+    """A claim, the compared variants, and the measures. The first measure decides the claim."""
+
+    number: Annotated[int, Field(ge=1)]
+    """Number of the claim in the plan. Parts of one claim have the same number."""
+    text: Text
+    """The claim in one sentence."""
+    pairs: tuple[Pair, ...]
+    """The compared variants."""
+    other_pairs: tuple[Pair, ...] = ()
     """Variants that are measured in the same way, without a verdict."""
+    measures: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Names of measures. The first one is the primary measure and decides. The others are only reported."""
+    direction: Literal["higher", "lower"]
+    """Whether the claim states that the first variant has the higher or the lower primary measure."""
+    family: Text = "claims"
+    """The p values of the claims of one family are corrected together, separately on each task."""
+
+    @property
+    def sign(self) -> int:
+        """The claimed sign of the difference, 1 or -1."""
+        return 1 if self.direction == "higher" else -1
 
 
-@dataclass(frozen=True)
-class StudyPlan:
-    """One plan: the names of its sweeps, and its claims."""
+class PostponedPart(ConfigSection):
+    """A part of the plan that was postponed."""
 
-    title: str
-    sweeps: tuple[str, ...]
-    claims: tuple[Claim, ...]
-    guide: str = ""
-    """Name of the file with the plan as text."""
-    question: str = ""
-    """The first question in this text."""
+    what: Text
+    """The postponed runs."""
+    when: date
+    """Day of the decision."""
+    why: Text
+    """The reason, in complete sentences."""
 
 
-_PREWRITE: Final = {"preset": "prewrite"}
-EMTC: Final = StudyVariant("EMTC(QPLEX)", "emtc-qplex", {"gate.enabled": True, "embed.type": "tcse"}, _PREWRITE)
-EMTC_PREWRITE: Final = StudyVariant("EMTC(QPLEX), prewrite", "emtc-qplex", {"gate.enabled": True, **_PREWRITE})
-NO_TCGM: Final = StudyVariant("No-TCGM", "emtc-qplex", {"gate.enabled": False, "embed.type": "tcse"}, _PREWRITE)
-NO_TCSE: Final = StudyVariant("No-TCSE", "emtc-qplex", {"gate.enabled": True, "embed.type": "dcae"}, _PREWRITE)
-EMU: Final = StudyVariant("EMU(QPLEX)", "emu-qplex")
-QPLEX: Final = StudyVariant("QPLEX", "qplex")
-EMTC_CDS: Final = StudyVariant("EMTC(CDS)", "emtc-cds", {"gate.enabled": True, "embed.type": "tcse"}, _PREWRITE)
-CDS: Final = StudyVariant("CDS", "cds")
+class StudyPlan(ConfigSection):
+    """The content of a study file."""
 
-MU_W: Final = Measure(
-    "mu_w",
-    "μ̄_w",
-    "time average of the win rate from the first evaluation to the end of the budget; robust win rate on skirmish, "
-    "greedy elsewhere",
-    True,
-)
-FINAL: Final = Measure(
-    "final",
-    "final win rate",
-    "mean win rate of the evaluations in the last tenth of the budget; robust or greedy as μ̄_w",
-    True,
-)
-MU_W_GREEDY: Final = Measure("mu_w_greedy", "greedy μ̄_w", "μ̄_w of the greedy win rate on all environments", True)
-FINAL_GREEDY: Final = Measure(
-    "final_greedy", "final greedy win rate", "final greedy win rate on all environments", True
-)
-FALLS: Final = Measure(
-    "falls", "falls", "evaluations below .5 after the first evaluation of at least .9; robust or greedy as μ̄_w"
-)
-Q_ERROR: Final = Measure(
-    "q_error",
-    "error of Q [return]",
-    "mean of |greedy Q_tot(s₀) − return| over the evaluations in the second half of the budget",
-    is_pooled=False,
-)
-OVERESTIMATION: Final = Measure(
-    "overestimation",
-    "overestimation [return]",
-    "mean of greedy Q_tot(s₀) − return over the evaluations in the second half of the budget; positive if Q is too "
-    "high",
-    is_pooled=False,
-)
-DELTA_RATIO: Final = Measure(
-    "delta_ratio",
-    "ln Δ̄ last / first tenth, from the first win on",
-    "mean Δ_mem of new transitions; the first win is the first won training episode",
-)
-DELTA_RATIO_WHOLE: Final = Measure(
-    "delta_ratio_whole", "ln Δ̄ last / first tenth, whole run", "the same from the first transition on"
-)
-BETA_RISE: Final = Measure("beta_rise", "β̄ last − first tenth, from the first win on", "mean β of new transitions")
-BETA_RISE_WHOLE: Final = Measure(
-    "beta_rise_whole", "β̄ last − first tenth, whole run", "the same from the first transition on"
-)
-CLOSED_MORE: Final = Measure(
-    "closed_more",
-    "closed: lost − won",
-    "fraction of transitions with β < .5 in lost episodes minus that in won episodes, from the first win on",
-)
-REMOVED: Final = Measure(
-    "removed", "incentive removed, from the first win on", "mean of Σ|(1 − β) r_p| / Σ|r_p| over the reports"
-)
-REMOVED_WHOLE: Final = Measure("removed_whole", "incentive removed, whole run", "the same over all reports")
-R2_OF_H: Final = Measure(
-    "r2", "R² of H", "H of a node predicted by its nearest nodes of other episodes, at the last snapshot"
-)
-R2_OVER_DCAE: Final = Measure(
-    "r2_dcae", "R² of H: TCSE − dCAE", "both embedders newly fitted to the states of a run's last snapshot"
-)
-R2_OVER_RANDOM: Final = Measure(
-    "r2_random", "R² of H: TCSE − random", "the same with a fixed random projection instead of dCAE"
-)
+    path: Path
+    """The study file. `read_plan` sets it."""
+    title: Text
+    """Name of the study on pages, in tables and in links."""
+    question: Text
+    """The question that the study answers."""
+    plan_text: Text
+    """Name of the file with the plan as Markdown, in the folder of the study file."""
+    sweeps: Annotated[tuple[Text, ...], Field(min_length=1)]
+    """Names of the sweeps whose runs belong to the study."""
+    variants: Annotated[dict[str, StudyVariant], Field(min_length=1)]
+    """The variants by name. The charts of a study show the first ones."""
+    claims: Annotated[tuple[Claim, ...], Field(alias="claim")]
+    """The claims in the order of the tables."""
+    correction: Literal["holm"]
+    """Method by which the p values of a family of claims are corrected."""
+    postponed: tuple[PostponedPart, ...] = ()
+    """Postponed parts of the plan."""
 
-MEASURES: Final = (
-    *(MU_W, FINAL, FALLS, MU_W_GREEDY, FINAL_GREEDY, Q_ERROR, OVERESTIMATION),
-    *(DELTA_RATIO, DELTA_RATIO_WHOLE, BETA_RISE, BETA_RISE_WHOLE, CLOSED_MORE, REMOVED, REMOVED_WHOLE),
-    *(R2_OF_H, R2_OVER_DCAE, R2_OVER_RANDOM),
-)
+    @property
+    def name(self) -> str:
+        """Name of the study file without its ending."""
+        return self.path.name.removesuffix(FILE_ENDING)
 
-_LEARNING: Final = (MU_W, FINAL, FALLS)
-_FIRST_LEARNING: Final = (*_LEARNING, MU_W_GREEDY, FINAL_GREEDY)
-_GATED: Final = ((EMTC, None), (EMTC_CDS, None))
-_FIRST_CLAIMS: Final = (
-    Claim(1, "EMTC learns better than EMU", ((EMTC, EMU),), _FIRST_LEARNING),
-    Claim(2, "EMTC learns better than its backbone", ((EMTC, QPLEX), (EMTC_CDS, CDS)), _FIRST_LEARNING),
-    Claim(3, "The gate helps", ((EMTC, NO_TCGM),), _FIRST_LEARNING),
-    Claim(4, "The contrastive embedder helps", ((EMTC, NO_TCSE),), (*_FIRST_LEARNING, R2_OF_H)),
-    Claim(5, "Δ̄ falls during training", _GATED, (DELTA_RATIO, DELTA_RATIO_WHOLE), -1),
-    Claim(5, "β̄ rises during training", _GATED, (BETA_RISE, BETA_RISE_WHOLE)),
-    Claim(6, "The gate reduces the error of Q", ((EMTC, NO_TCGM),), (Q_ERROR, OVERESTIMATION), -1),
-    Claim(7, "The gate closes on misleading memories", _GATED, (CLOSED_MORE, REMOVED, REMOVED_WHOLE)),
-    Claim(8, "TCSE separates states better than dCAE", ((EMTC, None),), (R2_OVER_DCAE,)),
-    Claim(8, "TCSE separates states better than a random projection", ((EMTC, None),), (R2_OVER_RANDOM,)),
-)
-_PREWRITE_ALONE: Final = ((EMTC_PREWRITE, None),)
-_CONFIRMATORY_CLAIMS: Final = (
-    Claim(1, "EMTC learns better than EMU", ((EMTC, EMU),), _LEARNING),
-    Claim(2, "EMTC learns better than its backbone", ((EMTC, QPLEX),), _LEARNING),
-    Claim(3, "The gate helps", ((EMTC, NO_TCGM),), _LEARNING),
-    Claim(4, "A strong gate helps", ((EMTC_PREWRITE, NO_TCGM),), _LEARNING),
-    Claim(5, "Δ̄ falls during training", ((EMTC, None),), (DELTA_RATIO, DELTA_RATIO_WHOLE), -1, _PREWRITE_ALONE),
-    Claim(6, "β̄ rises during training", ((EMTC, None),), (BETA_RISE, BETA_RISE_WHOLE), 1, _PREWRITE_ALONE),
-    Claim(7, "The gate reduces the error of Q", ((EMTC, NO_TCGM),), (Q_ERROR, OVERESTIMATION), -1),
-    Claim(
-        8,
-        "The gate closes on misleading memories",
-        ((EMTC, None),),
-        (CLOSED_MORE, REMOVED, REMOVED_WHOLE),
-        1,
-        _PREWRITE_ALONE,
-    ),
-)
+    def read_plan_text(self) -> str:
+        """Read the plan as Markdown.
 
-CONFIRMATORY: Final = StudyPlan(
-    "Confirmatory study",
-    ("Confirmatory study: football", "Confirmatory study: 3s_vs_5z"),
-    _CONFIRMATORY_CLAIMS,
-    "confirmatory-study.md",
-    "Does EMTC(QPLEX) learn better than EMU(QPLEX), than its backbone QPLEX and than itself without the gate? Does the "
-    "gate behave as the paper describes?",
-)
-FIRST: Final = StudyPlan(
-    "First study",
-    tuple(
-        f"First study {part}"
-        for part in ("A: 3s_vs_5z", "B: 2s3z", "C: 6h_vs_8z", "D: football, 3 against 1 with keeper")
-    ),
-    _FIRST_CLAIMS,
-    "first-study.md",
-    "Does EMTC beat EMU and its own backbone on the embedded simulator and on football, and does its gate do what the "
-    "paper says of it?",
-)
-UNPLANNED: Final = StudyPlan("Runs outside the plans (exploratory)", (), _FIRST_CLAIMS)
-"""The claims of the first study, applied to runs that do not belong to a plan."""
-PLANS: Final = (CONFIRMATORY, FIRST)
+        Raises:
+            ConfigError: If the file cannot be read.
+        """
+        return read_text(self.path.with_name(self.plan_text))
+
+    @model_validator(mode="after")
+    def _check_names(self) -> "StudyPlan":
+        """Refuse names of variants, measures and settings that do not exist."""
+        faults: list[Fault] = []
+        for i, claim in enumerate(self.claims):
+            variants = [name for pair in (*claim.pairs, *claim.other_pairs) for name in pair]
+            faults += _find_unknown_names(f"claim.{i}.pairs", variants, "a declared variant", self.variants)
+            faults += _find_unknown_names(f"claim.{i}.measures", claim.measures, "a measure", MEASURES)
+        settings = list_keys()
+        for name, variant in self.variants.items():
+            keys = [key for key in (*variant.settings, *variant.without) if not key.startswith(IMPORTED)]
+            faults += _find_unknown_names(f"variants.{name}", keys, "a setting", settings)
+        if faults:
+            raise SettingError(*faults)
+        return self
+
+
+def list_plans() -> list[StudyPlan]:
+    """List the studies of this program, then those in the folder `EMTC_STUDIES`, each in the order of the file names.
+
+    Raises:
+        ConfigError: If the folder or a file cannot be read, if a file is invalid, or if two studies have one title.
+    """
+    plans = [*_read_shipped_plans().values(), *_read_user_plans()]
+    repeated = [title for title, n in Counter(plan.title for plan in plans).items() if n > 1]
+    if repeated:
+        raise ConfigError("must be different in each study file", key="title", value=repeated[0])
+    return plans
+
+
+def get_shipped_plan(name: str) -> StudyPlan:
+    """Return a study of this program by the name of its file."""
+    return _read_shipped_plans()[name]
+
+
+@cache
+def make_exploratory_plan() -> StudyPlan:
+    """Make the plan for runs that belong to no study: the claims of the first study, without sweeps."""
+    changes = {"title": "Runs outside the plans (exploratory)", "sweeps": ()}
+    return get_shipped_plan(_CLAIMS_FOR_OTHER_RUNS).model_copy(update=changes)
+
+
+def read_plan(path: Path) -> StudyPlan:
+    """Read a study file.
+
+    Raises:
+        ConfigError: If the file cannot be read, with all of its faults, or if its plan as text does not exist.
+    """
+    content = parse_toml(read_text(path), str(path))
+    try:
+        plan = StudyPlan.model_validate({**content, "path": path})
+    except ValidationError as exc:
+        faults = [replace(fault, key=f"{path.name}:{fault.key}") for fault in convert_errors(exc)]
+        raise ConfigError(*faults) from exc
+    if not path.with_name(plan.plan_text).is_file():
+        rule = "must be a file in the folder of the study file"
+        raise ConfigError(rule, key=f"{path.name}:plan_text", value=plan.plan_text)
+    return plan
+
+
+@cache
+def _read_shipped_plans() -> dict[str, StudyPlan]:
+    plans = [read_plan(path) for path in sorted(_SHIPPED_FOLDER.glob(f"*{FILE_ENDING}"))]
+    return {plan.name: plan for plan in plans}
+
+
+def _read_user_plans() -> list[StudyPlan]:
+    text = os.environ.get(STUDIES_VARIABLE, "").strip()
+    if not text:
+        return []
+    folder = Path(text)
+    if not folder.is_dir():
+        raise ConfigError("must be a folder on this machine", key=STUDIES_VARIABLE, value=text)
+    return [read_plan(path) for path in sorted(folder.glob(f"*{FILE_ENDING}"))]
+
+
+def _find_unknown_names(key: str, names: Iterable[str], noun: str, options: Collection[str]) -> list[Fault]:
+    """Return a fault for each name that is not an option, with the most similar option as hint."""
+    return [Fault(key, name, f"must be {noun}", suggest(name, options)) for name in names if name not in options]

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 from streamlit.testing.v1 import AppTest
 
-from app.analysis.study_plans import CONFIRMATORY, FIRST
+from app.analysis.study_plans import get_shipped_plan
 from app.figures.registry import find_figure
 from app.notebook.export import make_recipe
 from app.notebook.view import read_entries
@@ -23,6 +23,8 @@ from tests.pages.conftest import copy_database
 from tests.pages.studies import FOOTBALL, SKIRMISH, seed_study
 from tests.pages.test_notebook import press_pin
 from tests.pages.test_pages import open_page, said
+
+CONFIRMATORY, FIRST = get_shipped_plan("confirmatory"), get_shipped_plan("first")
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +128,9 @@ def test_planned_runs_without_a_result_are_listed_with_their_state(empty):
     text = folded.caption[0].value.replace("\\", "")
     assert "Confirmatory study: 3s_vs_5z · EMTC · seed 7: queued at 0 of 1,000,000" in text
     assert "Confirmatory study: 3s_vs_5z · EMTC · seed 8: not in this database" in text
+    (postponed,) = (each for each in app.expander if each.label == "Postponed parts of the plan")
+    text = postponed.caption[0].value.replace("\\", "")
+    assert "Part F (football), postponed on 2026-11-28: A run takes about three hours of one core." in text
 
 
 def test_a_study_of_one_seed_has_no_verdict_and_no_interval(empty):
@@ -171,7 +176,7 @@ def test_findings_are_computed_again_only_when_a_run_has_changed(empty, monkeypa
     measured, measure = [], studies.measure_study
 
     def count(db, runs):
-        measured.append(len(runs.comparison.seeds))
+        measured.append(runs.curves.n)
         return measure(db, runs)
 
     monkeypatch.setattr(studies, "measure_study", count)

@@ -34,7 +34,7 @@ from app.analysis.significance import (
     pool_differences,
     probability_of_improvement,
 )
-from app.analysis.study_plans import EMTC, EMTC_CDS
+from app.analysis.study_plans import StudyVariant
 from app.analysis.tables import MISSING, Cell, Column, Table, make_table
 from app.figures.figure import FigureKind, PageSection, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
@@ -52,7 +52,10 @@ _COLUMNS = (
 )
 _NOT_COMPARED = "no verdict: runs of different lengths"
 _RATES: Final[tuple[Literal["robust", "greedy"], ...]] = ("robust", "greedy")
-_FULL_METHODS = (EMTC, EMTC_CDS)
+_FULL_METHODS = tuple(
+    StudyVariant(algo=algo, settings={"gate.enabled": True, "embed.type": "tcse"}, without={"preset": "prewrite"})
+    for algo in ("emtc-qplex", "emtc-cds")
+)
 """Variants that are the default reference, in this order."""
 _VERDICT_WORDS = {"supported": "higher", "contradicted": "lower", "equal": "equal in every pair of seeds"}
 """Verdict → word for the table. The table tests no claim: it states whether the reference is higher or lower."""
@@ -121,10 +124,11 @@ def find_reference(curves: Curves, reference: str = "") -> str:
         if not matches and methods:
             raise ConfigError(f"must be one of {', '.join(methods.values())}", key="reference", value=reference)
         return next(iter(matches), "")
-    full_methods = (
-        group.variant.method for arm in _FULL_METHODS for group in curves.by_variant if arm.matches(group.runs[0])
-    )
-    return next(full_methods, next(iter(methods), ""))
+    for full_method in _FULL_METHODS:
+        for group in curves.by_variant:
+            if full_method.matches(group.runs[0].settings):
+                return group.variant.method
+    return next(iter(methods), "")
 
 
 def tabulate_tests(curves: Curves, final: FinalRule = LAST_TENTH, *, reference: str = "") -> Table:

@@ -1,6 +1,6 @@
 """Charts and tables of the findings of a study: win rates, claims, measures of each run, and settings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from app.analysis.aggregates import Aggregation
+from app.analysis.curves import Curves, smooth_curves
 from app.analysis.findings import (
     NO_COMMIT,
     Finding,
@@ -15,17 +16,15 @@ from app.analysis.findings import (
     StudyRuns,
     compute_findings,
     describe_samples,
-    measure_runs,
     read_studies,
     read_win_rates,
 )
-from app.analysis.series import Comparison, Group, get_seed
+from app.analysis.measures import MEASURES, Measure, measure_runs
 from app.analysis.settings import is_irrelevant_for_learning
 from app.analysis.significance import MIN_SEEDS, NEGLIGIBLE, Verdict
-from app.analysis.study_plans import EMTC, EMU, MEASURES, NO_TCGM, QPLEX
+from app.analysis.study_plans import StudyPlan
 from app.analysis.tables import MISSING, Cell, Column, Table, make_plain_table, make_table
 from app.analysis.variants import list_differences
-from app.figures.curve_style import CurveStyle
 from app.figures.figure import FigureKind, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart
 from app.figures.named.comparisons import EXPLANATION, count_seeds, format_difference, format_p
@@ -37,15 +36,12 @@ from storage.runs.rows import RunRow
 
 MAX_LINES: Final = 4
 """Largest number of variants in the chart of a task."""
-_PREFERRED_ARMS: Final = (EMTC, NO_TCGM, EMU, QPLEX)
-"""Variants with priority in the chart of a task, in this order."""
 AGGREGATION: Final = Aggregation("mean", "ci")
 """Line and band of the charts of a study."""
 SUBTITLE: Final = "mean over seeds; band: 95 % interval"
 WINDOWS_PER_BUDGET: Final = 20
 """The smoothing window of the curves is the budget divided by this number."""
 
-_HOLM: Final = "p (Holm) is adjusted over the claims of a plan on the same task, primary measures only."
 VERDICTS: Final[dict[Verdict, str]] = {
     "supported": "p (Holm) < .05, and the estimate has the sign that the claim states.",
     "contradicted": "p (Holm) < .05, and the estimate has the opposite sign.",
@@ -57,7 +53,16 @@ VERDICTS: Final[dict[Verdict, str]] = {
 }
 """The rule for each verdict."""
 
-_CLAIM_COLUMNS = ("claim", "task", "compared", "measure", "estimate", "n", "p (Holm)", "verdict")
+_CLAIM_COLUMNS: Final[tuple[str, ...]] = (
+    "claim",
+    "task",
+    "compared",
+    "measure",
+    "estimate",
+    "n",
+    "p (Holm)",
+    "verdict",
+)
 _FINDING_COLUMNS = (
     *("study", "claim", "compared", "task", "measure", "n", "estimate", "p", "p (Holm)", "p (randomization)"),
     *("detectable", "P(improvement)", "verdict"),
@@ -69,27 +74,29 @@ _CLAIM_NEEDS = "finished runs of two algorithms or ablations that a claim compar
 class TaskLines(NamedTuple):
     """The variants of one task: those in its chart, and the others."""
 
-    in_chart: Comparison
-    others: tuple[Group, ...]
+    in_chart: Curves
+    others: tuple[Curves, ...]
 
 
-def select_lines(comparison: Comparison) -> TaskLines:
-    """Select the variants for the chart of one task: EMTC, No-TCGM, EMU, QPLEX, then others, at most `MAX_LINES`."""
+def select_lines(curves: Curves, plan: StudyPlan) -> TaskLines:
+    """Select the variants for the chart of one task: the first `MAX_LINES` in the order of the plan, then others."""
+    variants = list(plan.variants.values())
 
-    def rank(group: Group) -> int:
-        matches = (index for index, arm in enumerate(_PREFERRED_ARMS) if arm.matches(group.seeds[0]))
-        return next(matches, len(_PREFERRED_ARMS))
+    def rank(group: Curves) -> int:
+        settings = group.runs[0].settings
+        ranks = (index for index, variant in enumerate(variants) if variant.matches(settings))
+        return next(ranks, len(variants))
 
-    groups = sorted(comparison.groups, key=rank)[:MAX_LINES]
+    groups = sorted(curves.by_variant, key=rank)[:MAX_LINES]
     methods = {group.variant.method for group in groups}
-    others = tuple(group for group in comparison.groups if group.variant.method not in methods)
-    in_chart = comparison.without(group.variant.method for group in others)
-    return TaskLines(replace(in_chart, groups=tuple(groups)), others)
+    others = tuple(group for group in curves.by_variant if group.variant.method not in methods)
+    in_chart = curves.hide(group.variant.method for group in others)
+    return TaskLines(in_chart.keep(run for group in groups for run in group.runs), others)
 
 
-def compute_smoothing_window(comparison: Comparison) -> int:
+def compute_smoothing_window(curves: Curves) -> int:
     """Compute the smoothing window for the curves of a task [env steps]."""
-    return max(seed.target_steps for seed in comparison.seeds) // WINDOWS_PER_BUDGET
+    return max(run.target_steps for run in curves.runs) // WINDOWS_PER_BUDGET
 
 
 def draw_win_rates(lines_by_task: Sequence[TaskLines], options: Options) -> Chart:
@@ -123,8 +130,7 @@ def _draw_task(lines: TaskLines) -> Chart:
     if lines.others:
         names = ", ".join(f"{group.variant.name}{group.mark} (n = {group.n})" for group in lines.others)
         note += f" Not drawn: {names}."
-    smoothed = CurveStyle(smooth=window).smoothed(lines.in_chart)
-    chart = draw_comparison(smoothed, AGGREGATION, title=f"Win rate on {task}", note=note)
+    chart = draw_comparison(smooth_curves(lines.in_chart, window), AGGREGATION, title=f"Win rate on {task}", note=note)
     return replace(chart, subtitle=f"{SUBTITLE}; smoothed over {window:,} env steps")
 
 
@@ -134,44 +140,47 @@ def tabulate_claims(studies: Sequence[StudyFindings], options: Options) -> Table
     The column "detectable" exists only if a verdict is "cannot tell". The column "study" exists only if there are
     several studies.
     """
-    primary = [(study, finding) for study in studies for finding in study.findings if finding.is_primary]
-    rows = [dict(zip(_FINDING_COLUMNS, _make_finding_row(study, finding), strict=True)) for study, finding in primary]
-    undecided = [finding.verdict == "cannot tell" for _, finding in primary]
-    for row, is_undecided in zip(rows, undecided, strict=True):
-        row["detectable"] = row["detectable"] if is_undecided else np.nan
-    names = [*(["study"] if len(studies) > 1 else []), *_CLAIM_COLUMNS, *(["detectable"] if any(undecided) else [])]
-    measures = {finding.measure.title: finding.measure.meaning for _, finding in primary}
-    caption = " ".join(
-        [
-            f"The primary measure of each claim. {EXPLANATION} {_HOLM}",
-            *(f"{title}: {meaning}." for title, meaning in measures.items()),
-            *(describe_study(study) for study in studies),
-        ]
-    )
-    columns = [Column(name, format=_FORMATS.get(name, "")) for name in names]
+    rows = []
+    measures: dict[str, str] = {}
+    has_undecided = False
+    for study in studies:
+        for finding in study.findings:
+            if not finding.is_primary:
+                continue
+            row = dict(zip(_FINDING_COLUMNS, _make_finding_row(study, finding), strict=True))
+            if finding.verdict == "cannot tell":
+                has_undecided = True
+            else:
+                row["detectable"] = np.nan
+            rows.append(row)
+            measures[finding.measure.title] = finding.measure.meaning
+    names: list[str] = ["study"] if len(studies) > 1 else []
+    names += _CLAIM_COLUMNS
+    if has_undecided:
+        names.append("detectable")
+    introduction = f"The primary measure of each claim. {EXPLANATION} {_describe_correction(studies)}"
     values = [[row[name] for name in names] for row in rows]
-    return make_table(columns, values, caption=caption, excluded=_list_excluded(studies))
+    return _make_findings_table(names, values, studies, introduction=introduction, measures=measures)
 
 
 def tabulate_findings(studies: Sequence[StudyFindings], options: Options) -> Table:
     """Make a table with one row for each claim, task and measure. Only the primary measure has a verdict."""
-    rows = [_make_finding_row(study, finding) for study in studies for finding in study.findings]
-    measures = {finding.measure.title: finding.measure.meaning for study in studies for finding in study.findings}
-    caption = " ".join(
-        [
-            f"{EXPLANATION} {_HOLM} "
-            "detectable: smallest difference that a test at p < .05 detects with a power of 80 %.",
-            *(f"{title}: {meaning}." for title, meaning in measures.items()),
-            *(describe_study(study) for study in studies),
-        ]
+    rows = []
+    measures: dict[str, str] = {}
+    for study in studies:
+        for finding in study.findings:
+            rows.append(_make_finding_row(study, finding))
+            measures[finding.measure.title] = finding.measure.meaning
+    introduction = (
+        f"{EXPLANATION} {_describe_correction(studies)} "
+        "detectable: smallest difference that a test at p < .05 detects with a power of 80 %."
     )
-    columns = [Column(name, format=_FORMATS.get(name, "")) for name in _FINDING_COLUMNS]
-    return make_table(columns, rows, caption=caption, excluded=_list_excluded(studies))
+    return _make_findings_table(_FINDING_COLUMNS, rows, studies, introduction=introduction, measures=measures)
 
 
 def describe_study_runs(study: StudyRuns) -> str:
     """Write the number of runs of a study, and the commits with which they were trained."""
-    n = len(study.comparison.seeds)
+    n = study.curves.n
     runs = f"{n} of {study.n_planned} planned runs" if study.n_planned else f"{n} runs"
     commits = ", ".join(
         f"{commit if commit == NO_COMMIT else commit[:10]} ({count} runs)" for commit, count in study.commits.items()
@@ -181,57 +190,87 @@ def describe_study_runs(study: StudyRuns) -> str:
 
 def describe_study(study: StudyFindings) -> str:
     """Write the runs and commits of a study, with a warning if runs of different commits are compared."""
-    mixed = sorted(
-        {f"claim {finding.claim.number} on {finding.task}" for finding in study.findings if len(finding.commits) > 1}
-    )
-    warning = f" WARNING: runs of different commits are compared in {'; '.join(mixed)}." if mixed else ""
-    samples = f" {study.samples}" if study.samples else ""
-    return f"{study.plan.title}: {describe_study_runs(study)}{samples}{warning}"
+    sentences = [f"{study.plan.title}: {describe_study_runs(study)}"]
+    if study.samples:
+        sentences.append(study.samples)
+    mixed = {
+        f"claim {finding.claim.number} on {finding.task}" for finding in study.findings if len(finding.commits) > 1
+    }
+    if mixed:
+        sentences.append(f"WARNING: runs of different commits are compared in {'; '.join(sorted(mixed))}.")
+    return " ".join(sentences)
 
 
 def tabulate_measures(runs: StoredRuns, options: Options) -> Table:
-    """Make a table of the measures that the findings use: one row for each run, one column for each measure."""
-    lines, samples = [], []
+    """Make a table of all measures: one row for each run, one column for each measure."""
+    rows, samples = [], []
     for study in read_studies(*runs):
         samples.append(describe_samples(runs.db, study))
-        numbers = measure_runs(runs.db, study.rows, study.comparison.seeds)
-        for group in study.comparison.groups:
-            for seed in group.seeds:
-                values = [(measure.title, numbers[measure.key].get(seed.id)) for measure in MEASURES]
-                cells = [
-                    MISSING if value is None else Cell(f"{value:.4g}", value, n=1, statistic=title)
-                    for title, value in values
-                ]
-                lines.append(
-                    [study.plan.title, group.variant.task, group.variant.name, get_seed(seed), seed.id, *cells]
-                )
-    columns = ["study", "task", "variant", "seed", "run", *(measure.title for measure in MEASURES)]
-    meanings = [f"{measure.title}: {measure.meaning}." for measure in MEASURES]
-    return make_table(columns, lines, caption=" ".join(filter(None, [*meanings, *samples])))
+        numbers = measure_runs(runs.db, study.rows, study.curves)
+        for run in study.curves.runs:
+            cells = [_make_measure_cell(measure, numbers[name].get(run.id)) for name, measure in MEASURES.items()]
+            rows.append([study.plan.title, run.task, run.variant.name, run.seed, run.id, *cells])
+    columns = ["study", "task", "variant", "seed", "run", *(measure.title for measure in MEASURES.values())]
+    meanings = [f"{measure.title}: {measure.meaning}." for measure in MEASURES.values()]
+    return make_table(columns, rows, caption=" ".join(filter(None, [*meanings, *samples])))
 
 
 def tabulate_settings(runs: StoredRuns, options: Options) -> Table:
     """Make a table of the settings that differ between the variants of a task, for each study."""
-    parts, configs = [], {row.id: row.config for row in runs.rows}
+    configs = {row.id: row.config for row in runs.rows}
+    first_columns = ["study", "task", "setting"]
+    frames = [pd.DataFrame(columns=pd.Index(first_columns))]
     for study in read_studies(*runs):
-        for task in study.comparison.tasks:
-            variants = [group.variant for group in study.comparison.groups if group.variant.task == task]
-            frame = list_differences(configs, variants)
-            frame = frame[
-                [key not in ("seed", "algo") and not is_irrelevant_for_learning(key) for key in frame["setting"]]
+        for task in study.curves.tasks:
+            groups = study.curves.on_task(task).by_variant
+            variants = [replace(group.variant, run_ids=group.run_ids) for group in groups]
+            differences = list_differences(configs, variants)
+            differences.columns = ["setting", *(variant.name for variant in variants)]
+            is_compared = [
+                key not in ("seed", "algo") and not is_irrelevant_for_learning(key) for key in differences["setting"]
             ]
-            frame.columns = ["setting", *(variant.name for variant in variants)]
-            parts.append(frame.assign(study=study.plan.title, task=task))
-    whole = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame({"study": [], "task": [], "setting": []})
-    names = [name for name in whole.columns if name not in ("study", "task", "setting")]
-    frame = pd.DataFrame(whole, columns=pd.Index(["study", "task", "setting", *names]), dtype="object").fillna(MISSING)
+            frames.append(differences[is_compared].assign(study=study.plan.title, task=task))
+    settings = pd.concat(frames, ignore_index=True)
+    variant_names = [name for name in settings.columns if name not in first_columns]
+    settings = settings.reindex(columns=[*first_columns, *variant_names]).astype("object").fillna(MISSING)
     caption = "Settings that differ between the variants of a task, except algo and seed."
-    return make_plain_table(frame, caption=caption)
+    return make_plain_table(settings, caption=caption)
 
 
-def _list_excluded(studies: Sequence[StudyRuns]) -> list[str]:
-    excluded = [str(run) for study in studies for run in study.comparison.excluded_runs]
-    return excluded + [f"planned, without result: {run}" for study in studies for run in study.missing]
+def _make_measure_cell(measure: Measure, value: float | None) -> Cell | str:
+    return MISSING if value is None else Cell(f"{value:.4g}", value, n=1, statistic=measure.title)
+
+
+def _make_findings_table(
+    names: Sequence[str],
+    rows: Sequence[Sequence[Cell | str | float]],
+    studies: Sequence[StudyFindings],
+    *,
+    introduction: str,
+    measures: Mapping[str, str],
+) -> Table:
+    """Make a table of findings with its caption and the list of excluded runs.
+
+    Args:
+        names: Names of the columns.
+        rows: The cells.
+        studies: The studies with these findings.
+        introduction: First sentences of the caption.
+        measures: Title → meaning of the measures in the table.
+    """
+    meanings = [f"{title}: {meaning}." for title, meaning in measures.items()]
+    caption = " ".join([introduction, *meanings, *(describe_study(study) for study in studies)])
+    excluded = [str(run) for study in studies for run in study.curves.excluded]
+    excluded += [f"planned, without result: {run}" for study in studies for run in study.missing]
+    columns = [Column(name, format=_FORMATS.get(name, "")) for name in names]
+    return make_table(columns, rows, caption=caption, excluded=excluded)
+
+
+def _describe_correction(studies: Sequence[StudyFindings]) -> str:
+    """Write over which claims the p values are corrected."""
+    has_families = any(len({claim.family for claim in study.plan.claims}) > 1 for study in studies)
+    claims = "the claims of one family of a plan" if has_families else "the claims of a plan"
+    return f"p (Holm) is adjusted over {claims} on the same task, primary measures only."
 
 
 def _make_finding_row(study: StudyFindings, finding: Finding) -> list[Cell | str | float]:
@@ -266,7 +305,10 @@ def _read_findings(db: Database, rows: Sequence[RunRow], options: Options) -> Se
 
 
 def _read_win_rates(db: Database, rows: Sequence[RunRow], options: Options) -> list[TaskLines]:
-    return [select_lines(comparison) for study in read_studies(db, rows) for comparison in read_win_rates(db, study)]
+    lines_by_task = []
+    for study in read_studies(db, rows):
+        lines_by_task += [select_lines(curves, study.plan) for curves in read_win_rates(db, study)]
+    return lines_by_task
 
 
 FIGURES = (

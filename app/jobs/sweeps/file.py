@@ -368,11 +368,16 @@ def _flatten_ranges(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]
 
 def list_templates() -> dict[str, SweepFile]:
     """List the templates by name: first those for a laptop (`-demo`), then those of the paper."""
-    names = sorted(
-        (file.name.removesuffix(".toml") for file in _FOLDER.iterdir() if file.name.endswith(".toml")),
-        key=lambda name: (not name.endswith("-demo"), name),
-    )
+    names = sorted(_list_template_names(), key=lambda name: (not name.endswith("-demo"), name))
     return {name: parse_sweep(read_template(name)) for name in names}
+
+
+def _list_template_names() -> list[str]:
+    """List the names of the sweep files in the folder of the templates, which also contains study files."""
+    file_names = [file.name for file in _FOLDER.iterdir()]
+    return [
+        name.removesuffix(".toml") for name in file_names if name.endswith(".toml") and not name.endswith(".study.toml")
+    ]
 
 
 def read_template(name: str) -> str:
@@ -386,7 +391,7 @@ def read_template(name: str) -> str:
 
 def is_sweep_file(name: str) -> bool:
     """Return whether a name is that of a template, or the path of a file."""
-    return _is_file(name) or f"{name}.toml" in {template.name for template in _FOLDER.iterdir()}
+    return _is_file(name) or name in _list_template_names()
 
 
 def _is_file(name: str) -> bool:

@@ -1,14 +1,14 @@
 """The page of a study: its question, win rates by task, the table of claims, and the tables of details."""
 
-from importlib.resources import files
 from typing import Final
 
 import streamlit as st
 
+from app.analysis.curves import Curves
 from app.analysis.format import escape_markdown
 from app.analysis.provenance import describe_runs
-from app.analysis.series import Comparison
 from app.analysis.significance import Verdict
+from app.analysis.study_plans import StudyPlan
 from app.analysis.tables import MISSING, Table
 from app.figures.named.findings import (
     AGGREGATION,
@@ -21,7 +21,7 @@ from app.figures.options import Options
 from app.figures.registry import TABLES, draw_chart
 from app.ui import guide, messages, view
 from app.ui.findings import studies
-from app.ui.findings.studies import Study
+from app.ui.findings.studies import StoredStudy
 from app.ui.page_state import RUNS, SWEEP, Choice, Flag
 from app.ui.widgets import canvas, pin, result_table
 
@@ -64,7 +64,7 @@ def show() -> None:
     _show_links(study)
 
 
-def _select_study(all_studies: list[Study]) -> Study:
+def _select_study(all_studies: list[StoredStudy]) -> StoredStudy:
     if len(all_studies) == 1:
         return all_studies[0]
     by_title = {study.plan.title: study for study in all_studies}
@@ -72,28 +72,28 @@ def _select_study(all_studies: list[Study]) -> Study:
     return by_title[str(title)]
 
 
-def _show_charts(comparisons: list[Comparison], study: Study) -> None:
-    if not comparisons:
+def _show_charts(curves_by_task: list[Curves], study: StoredStudy) -> None:
+    if not curves_by_task:
         messages.empty(
             "No run of this study has been evaluated yet.", "The charts appear after the first evaluation of a run."
         )
         return
     with st.container(key="findings_charts", horizontal=True, gap="medium"):
-        for comparison in comparisons:
+        for curves in curves_by_task:
             with st.container(gap="xsmall"):
-                _show_chart(comparison, study)
+                _show_chart(curves, study)
 
 
-def _show_chart(comparison: Comparison, study: Study) -> None:
-    lines = select_lines(comparison)  # in_chart: curves that are drawn; others: curves that are left out
+def _show_chart(curves: Curves, study: StoredStudy) -> None:
+    lines = select_lines(curves, study.plan)  # in_chart: curves that are drawn; others: curves that are left out
     chart = draw_chart("study-win-rates", [lines])
-    smooth, quantity = compute_smoothing_window(lines.in_chart), comparison.quantity.key
+    smooth, quantity = compute_smoothing_window(lines.in_chart), curves.measure.key
     by_id = {row.id: row for row in study.rows}
-    runs = [by_id[curve.id] for curve in lines.in_chart.seeds]
-    key = f"findings-{comparison.tasks[0]}"
+    runs = [by_id[run_id] for run_id in lines.in_chart.run_ids]
+    key = f"findings-{curves.tasks[0]}"
     figure_settings = {"quantity": quantity, "center": AGGREGATION.center, "band": AGGREGATION.band, "smooth": smooth}
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        st.markdown(f"#### {escape_markdown(comparison.tasks[0])}", width="content")
+        st.markdown(f"#### {escape_markdown(curves.tasks[0])}", width="content")
         with st.container(horizontal=True, width="content", gap="small"):
             pin.show_export(chart, key=key, stem=runs[0].map, sources=describe_runs(runs))
             pin.show(chart, key=key, page=_PAGE, run=runs, facts=figure_settings)
@@ -102,11 +102,11 @@ def _show_chart(comparison: Comparison, study: Study) -> None:
     if lines.others:
         st.page_link(
             "../pages/compare.py",
-            label=f"Compare all {len(comparison.groups)} variants",
+            label=f"Compare all {len(curves.by_variant)} variants",
             icon=":material/stacked_line_chart:",
             query_params=view.link(
                 {
-                    RUNS.name: ",".join(curve.id for curve in comparison.seeds),
+                    RUNS.name: ",".join(curves.run_ids),
                     "y": quantity,
                     "band": AGGREGATION.band,
                     "smooth": str(smooth),
@@ -115,7 +115,7 @@ def _show_chart(comparison: Comparison, study: Study) -> None:
         )
 
 
-def _show_claims(study: Study) -> None:
+def _show_claims(study: StoredStudy) -> None:
     with st.spinner("Comparing the variants seed by seed …"):
         results = studies.measure_claims(study)
     table = TABLES["claims"].tabulate([results], Options())
@@ -135,6 +135,7 @@ def _show_claims(study: Study) -> None:
     else:
         messages.empty("No claim has been measured yet.", "A claim needs a finished run of each of its variants.")
     _show_missing_runs(results.missing)
+    _show_postponed_parts(study.plan)
     with st.expander("Measures, tests, verdicts", icon=":material/function:"):
         st.caption(escape_markdown(table.caption))
         st.caption("\n".join(f"- **{verdict}**: {escape_markdown(rule)}" for verdict, rule in VERDICTS.items()))
@@ -190,7 +191,16 @@ def _show_missing_runs(missing: tuple[str, ...]) -> None:
             st.caption(text)
 
 
-def _show_details(study: Study) -> None:
+def _show_postponed_parts(plan: StudyPlan) -> None:
+    """List the postponed parts of the plan, with day and reason."""
+    if not plan.postponed:
+        return
+    with st.expander("Postponed parts of the plan", icon=":material/event_busy:"):
+        lines = [f"{part.what}, postponed on {part.when}: {part.why}" for part in plan.postponed]
+        st.caption("\n".join(f"- {escape_markdown(line)}" for line in lines))
+
+
+def _show_details(study: StoredStudy) -> None:
     measures = st.expander("Results of all claims", icon=":material/table_rows:", **_MEASURES.bind())
     numbers = st.expander("Measures of each run", icon=":material/numbers:", **_RUN_MEASURES.bind())
     settings = st.expander("Settings that differ", icon=":material/difference:", **_SETTINGS.bind())
@@ -201,15 +211,15 @@ def _show_details(study: Study) -> None:
     if numbers.open:
         with numbers, messages.guarded():
             with st.spinner("Measuring every run …"):
-                table = studies.list_measures(study)
+                table = studies.tabulate(study, "study-measures")
             _show_table(table, key="study-measures")
     if settings.open:
         with settings, messages.guarded():
-            _show_table(studies.list_settings(study), key="study-settings")
+            _show_table(studies.tabulate(study, "study-settings"), key="study-settings")
     if plan.open:
-        with plan:
-            text = files("app.jobs.sweeps").joinpath("templates", study.plan.guide).read_text(encoding="utf-8")
-            st.markdown(text.partition("\n")[2])  # without the first line, the title
+        with plan, messages.guarded():
+            _, _, text = study.plan.read_plan_text().partition("\n")
+            st.markdown(text)  # without the first line, the title
 
 
 def _show_table(table: Table, *, key: str) -> None:
@@ -219,7 +229,7 @@ def _show_table(table: Table, *, key: str) -> None:
     st.caption(escape_markdown(table.caption))
 
 
-def _show_links(study: Study) -> None:
+def _show_links(study: StoredStudy) -> None:
     evaluated = [row.id for row in study.rows if row.win_rate is not None]
     with st.container(horizontal=True, gap="medium"):
         if evaluated:
