@@ -69,7 +69,10 @@ class Option:
 
 
 class Options(BaseModel):
-    """Base class of the options of a figure or table. It is the model of those that have no option."""
+    """Base class of the options of a figure or table. It is the model of those that have no option.
+
+    A model with several base classes lists the fields of its last base class first.
+    """
 
     model_config = ConfigDict(
         frozen=True,
@@ -315,15 +318,15 @@ class ResultOptions(RatedBudgetOptions, FinalRuleOptions):
     """Options of final win rates of single runs."""
 
 
-class SeedOptions(AggregationOptions, UnfinishedOptions):
+class SeedOptions(UnfinishedOptions, AggregationOptions):
     """Options of every figure and table that summarizes seeds."""
 
 
-class SeedRateOptions(SeedOptions, RateOptions):
+class SeedRateOptions(RateOptions, SeedOptions):
     """Options of win rates over env steps."""
 
 
-class SeedResultOptions(SeedOptions, ResultOptions):
+class SeedResultOptions(ResultOptions, SeedOptions):
     """Options of final win rates over seeds."""
 
 
@@ -345,7 +348,7 @@ class XAxisOptions(Options):
     ] = "env_steps"
 
 
-class CurveOptions(SeedRateOptions, XAxisOptions):
+class CurveOptions(XAxisOptions, SeedRateOptions):
     """Options of curves of win rates whose x axis can be chosen."""
 
 

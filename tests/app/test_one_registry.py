@@ -159,7 +159,7 @@ def test_the_command_of_a_figure_has_the_options_that_are_set(seeded, tmp_path: 
     options = LearningCurveOptions(center="median", per_seed=True, smooth=200, log_axes="x", hidden_methods=("a, b",))
     command = write_command(kind, [run_id], options)
     assert command == (
-        f"emtc export {run_id} --figure learning-curves --center median --set smooth=200 --set log=x --set each=true "
+        f"emtc export {run_id} --figure learning-curves --center median --set each=true --set smooth=200 --set log=x "
         "--set 'hide=[\"a, b\"]' --out learning-curves.pdf"
     )
     out = str(tmp_path / "x.csv")

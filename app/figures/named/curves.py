@@ -95,14 +95,14 @@ def _read_methods(value: Any) -> tuple[str, ...]:
 
 
 def _read_steps(value: Any) -> tuple[int, ...]:
-    steps = parse_steps(value) if isinstance(value, str) else tuple(map(int, value if value is not None else ()))
+    steps = tuple(parse_steps(value)) if isinstance(value, str) else tuple(map(int, value))
     if not steps:
         raise ValueError(value)
-    return tuple(steps)
+    return steps
 
 
-class StyledCurveOptions(CurveOptions):
-    """Options of curves that can be smoothed and drawn on logarithmic axes."""
+class StyleOptions(Options):
+    """How curves are drawn."""
 
     smooth: Annotated[
         int,
@@ -122,8 +122,12 @@ class StyledCurveOptions(CurveOptions):
     ] = ""
 
 
-class LearningCurveOptions(StyledCurveOptions, WindowOptions):
-    """Options of the learning curves."""
+class StyledCurveOptions(StyleOptions, CurveOptions):
+    """Options of curves that can be smoothed and drawn on logarithmic axes."""
+
+
+class QuantityOptions(Options):
+    """What curves show."""
 
     quantity: Annotated[
         str,
@@ -141,6 +145,11 @@ class LearningCurveOptions(StyledCurveOptions, WindowOptions):
         Field(alias="each"),
         Option("Seeds", "Also draw a thin line for each run", rule="true or false: a thin line for every run"),
     ] = False
+
+
+class LearningCurveOptions(StyleOptions, QuantityOptions, WindowOptions, CurveOptions):
+    """Options of the learning curves."""
+
     hidden_methods: Annotated[
         tuple[str, ...],
         Field(alias="hide"),
