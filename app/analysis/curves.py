@@ -118,7 +118,7 @@ class ComparedRun:
         steps = self.comparison_budget or self.settings.get("train.t_max")
         return float(steps) if isinstance(steps, int | float) else 0.0
 
-    def exclude(self, reason: str) -> ExcludedRun:
+    def make_excluded(self, reason: str) -> ExcludedRun:
         """Make the entry of this run in the list of excluded runs."""
         return ExcludedRun(self.id, f"{self.variant.label}; seed {self.seed_text}", reason)
 
@@ -250,7 +250,7 @@ class Curves:
     def exclude(self, find_reason: Callable[[ComparedRun], str | None]) -> "Curves":
         """Exclude the runs for which there is a reason, and list them with it."""
         reasons = {run.id: reason for run in self.runs if (reason := find_reason(run)) is not None}
-        excluded = [run.exclude(reasons[run.id]) for run in self.runs if run.id in reasons]
+        excluded = [run.make_excluded(reasons[run.id]) for run in self.runs if run.id in reasons]
         kept = self.keep(run for run in self.runs if run.id not in reasons)
         return replace(kept, excluded=(*self.excluded, *excluded))
 

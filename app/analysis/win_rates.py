@@ -148,7 +148,7 @@ def tabulate_mu_w(
     for run in curves.runs:
         last_step = curves.get_points(run.id).env_step[-1]
         if last_step < max(steps_by_task.get(run.task, ()), default=0):
-            too_short.append(run.exclude(f"last evaluated at {int(last_step):,}; {run.progress}"))
+            too_short.append(run.make_excluded(f"last evaluated at {int(last_step):,}; {run.progress}"))
     return _tabulate(curves, columns, cells_by_method, caption, [*curves.excluded, *too_short])
 
 

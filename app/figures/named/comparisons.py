@@ -252,7 +252,7 @@ def draw_profiles(curves: Curves, final: FinalRule = LAST_TENTH) -> Chart:
         )
     on_shared_tasks = curves.keep(run for run in curves.runs if run.task in tasks)
     reason = "not every variant has a result on this map"
-    not_shared = [run.exclude(reason) for run in curves.runs if run.task not in tasks]
+    not_shared = [run.make_excluded(reason) for run in curves.runs if run.task not in tasks]
     panel = Panel("share of runs above", "fraction", tuple(lines), range=UNIT_RANGE)
     x_label = get_final_title(final, curves.measure)
     few = [group.variant.label for group in curves.by_variant if group.n < 3]

@@ -219,24 +219,22 @@ def draw_comparison(
     panels = []
     for task in measured.tasks:
         lines: list[Line] = []
-        task_quantity = quantity.at(task)
-        groups = [group for group in smoothed.by_variant if group.variant.task == task]
+        groups = [group for group in measured.by_variant if group.variant.task == task]
         end_labels = make_end_labels([group.variant for group in groups])
         for group in groups:
             method = group.variant.method
-            style, line_name = styles[method], smoothed.name_line(method)
-            measured_group = measured.find_variant(method, task) if smooth or per_seed else None
-            if measured_group and per_seed:
-                lines += _draw_seeds(measured_group, line_name, style)
-            if measured_group and smooth and not (per_seed and group.n > 1):
-                raw_name = f"{line_name}, as measured"
-                raw_line = draw_line(raw_name, measured_group, aggregation, style, quantity=task_quantity)
-                thin_line = replace(raw_line, low=None, high=None, width=1.0, marker="")
-                lines.append(replace(thin_line, faint=True, unsmoothed=True, group=line_name))
+            style, line_name = styles[method], measured.name_line(method)
+            has_seed_lines = per_seed and group.n > 1
+            if has_seed_lines:
+                lines += _draw_seeds(group, line_name, style)
+            if smooth and not has_seed_lines:
+                lines.append(_draw_measured(group, line_name, aggregation, style))
+            drawn = smoothed.find_variant(method, task) or group
             label = f"{end_labels[method]}{group.mark}"
-            lines.append(draw_line(line_name, group, aggregation, style, quantity=task_quantity, label=label))
-        panel_title = f"{task_quantity.title}, {task}"
-        panels.append(Panel(panel_title, quantity.unit, tuple(lines), range=quantity.range, axis=task_quantity.title))
+            lines.append(draw_line(line_name, drawn, aggregation, style, label=label))
+        axis_title = quantity.at(task).title
+        panel = Panel(f"{axis_title}, {task}", quantity.unit, tuple(lines), range=quantity.range, axis=axis_title)
+        panels.append(panel)
     x_label = measured.x_axis.label
     description = f"{quantity.title} over {x_label}, one panel for each of {', '.join(measured.tasks)}: " + ", ".join(
         f"{group.variant.label} (n = {group.n})" for group in measured.by_variant
@@ -252,7 +250,7 @@ def draw_comparison(
         *_list_notes(measured),
     )
     caption = " ".join(filter(None, sentences)) + describe_excluded(measured.excluded)
-    subtitle = make_subtitle(aggregation, share=quantity.is_share)
+    subtitle = make_subtitle(aggregation, is_fraction=quantity.is_share)
     subtitle += f"; smoothed over {smooth:,} env steps" if smooth else ""
     all_panels = tuple(panels) or (Panel(quantity.title, quantity.unit, ()),)
     columns = min(3, len(measured.tasks)) or 1
@@ -266,9 +264,9 @@ def style_comparison(curves: Curves) -> dict[str, Style]:
     return make_styles({variant.method: variant.style_key for variant in variants})
 
 
-def make_subtitle(aggregation: Aggregation, *, share: bool) -> str:
-    """Name the statistic of the lines and of the bands, for the subtitle of a figure. `share`: values are fractions."""
-    band = "" if aggregation.band == "none" else f"; band: {aggregation.name_band(is_fraction=share)}"
+def make_subtitle(aggregation: Aggregation, *, is_fraction: bool) -> str:
+    """Name the statistic of the lines and of the bands, for the subtitle of a figure."""
+    band = "" if aggregation.band == "none" else f"; band: {aggregation.name_band(is_fraction=is_fraction)}"
     return f"line: {CENTER_NAMES[aggregation.center]} over seeds{band}"
 
 
@@ -298,24 +296,26 @@ def _describe_x_axis(curves: Curves) -> str:
     )
 
 
-def draw_line(
-    name: str,
-    curves: Curves,
-    aggregation: Aggregation,
-    style: Style,
-    *,
-    quantity: Quantity = WIN_RATE,
-    label: str = "",
-) -> Line:
-    """Draw a quantity of some runs as one line. The line ends at the last x that all runs reached."""
+def draw_line(name: str, curves: Curves, aggregation: Aggregation, style: Style, *, label: str = "") -> Line:
+    """Draw some runs of one task as one line. The line ends at the last x that all runs reached."""
+    quantity = curves.measure.at(curves.runs[0].task)
     x, values = interpolate_to_common_grid([(points.x, points.value) for points in curves.list_points()])
     summary = aggregation.summarize(values, make_curve_scale(quantity, curves, x))
-    low, high = (clip_fractions(edge) if quantity.is_share else edge for edge in (summary.low, summary.high))
+    low, high = summary.low, summary.high
+    if quantity.is_share:
+        low, high = clip_fractions(low), clip_fractions(high)
     return Line(
         name, style.color, x, summary.center, low, high,
         dash=style.dash, marker=style.marker, label=label,
         statistic=aggregation.describe(is_fraction=quantity.is_share), n=curves.n,
     )  # fmt: skip
+
+
+def _draw_measured(group: Curves, line_name: str, aggregation: Aggregation, style: Style) -> Line:
+    """Draw the values of a variant before smoothing, as a thin and faint line without a band."""
+    line = draw_line(f"{line_name}, as measured", group, aggregation, style)
+    thin_line = replace(line, low=None, high=None, width=1.0, marker="")
+    return replace(thin_line, faint=True, unsmoothed=True, group=line_name)
 
 
 def clip_fractions(edge: Values | None) -> Values | None:
@@ -346,9 +346,7 @@ def make_end_labels(variants: Sequence[Variant]) -> dict[str, str]:
 
 
 def _draw_seeds(group: Curves, name: str, style: Style) -> list[Line]:
-    """Draw each seed of a variant as a faint line; nothing if the variant has only one seed."""
-    if group.n < 2:
-        return []
+    """Draw each run of a variant as a faint line."""
     lines = []
     for run in group.runs:
         points = group.get_points(run.id)

@@ -78,7 +78,7 @@ def _draw(tables: RunTables, options: SettingEffectOptions) -> Chart:
     description = f"Final win rate of {curves.n} runs over {setting}: {', '.join(runs_by_algo)}."
     return Chart(
         _NAME, f"Win rate by {setting}", setting, tuple(panels), caption, description,
-        columns=min(3, len(panels)), subtitle=make_subtitle(aggregation, share=True), x_log=is_log,
+        columns=min(3, len(panels)), subtitle=make_subtitle(aggregation, is_fraction=True), x_log=is_log,
     )  # fmt: skip
 
 

@@ -101,7 +101,7 @@ def _tau_study(tables: RunTables, options: SeedRateOptions) -> Chart:
         for taus, group in group_by_settings(curves.on_task(task), *TAUS).items():
             name = _name_schedule(taus)
             line_name = f"{name} (n = {group.n})"
-            lines.append(draw_line(line_name, group, aggregation, styles[name], quantity=quantity.at(task), label=name))
+            lines.append(draw_line(line_name, group, aggregation, styles[name], label=name))
         panels.append(Panel(f"{quantity.at(task).title}, {task}", "fraction", tuple(lines), range=UNIT_RANGE))
     schedules = [_draw_schedule(taus, group.runs[0], styles[_name_schedule(taus)]) for taus, group in groups.items()]
     panels.append(Panel("τ", "return", tuple(schedules), from_zero=True))
@@ -288,7 +288,7 @@ def _make_chart(
     notes = [explain_small_samples(aggregation, curves.seed_counts), describe_identical_runs(curves)]
     caption = " ".join(filter(None, (f"{', '.join(algos)}. {caption}", *notes)))
     caption += describe_excluded(curves.excluded)
-    subtitle = make_subtitle(aggregation, share=True)
+    subtitle = make_subtitle(aggregation, is_fraction=True)
     return Chart(name, title, x_label, tuple(panels), caption, description, subtitle=subtitle)
 
 
