@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from app.analysis.aggregates import MAX_POINTS, compute_mu_w
-from app.analysis.curves import ComparedRun, Curves, EvaluationDigest, read_float_column
+from app.analysis.curves import ComparedRun, Curves, EvaluationDigest, PointTable, read_float_column
 from app.analysis.intervals import Values
 from app.analysis.quantities import (
     AUTO,
@@ -141,7 +141,8 @@ def read_quantity(tables: RunTables, quantity: Quantity, x_axis: XAxisName = "en
         x=_convert_x(points, x_values),
     )
     measure = add_success_rule(quantity, (run.settings for run in runs))
-    return Curves(points.reindex(columns=list(_COLUMNS)), runs, measure, x_axis=x_values.axis)
+    table_of_points = PointTable(points.reindex(columns=list(_COLUMNS)))
+    return Curves(table_of_points, runs, measure, x_axis=x_values.axis)
 
 
 def select_points(table: pd.DataFrame, quantity: Quantity, tasks: Mapping[str, str] | None = None) -> pd.DataFrame:

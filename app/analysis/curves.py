@@ -124,12 +124,27 @@ class ComparedRun:
 
 
 @dataclass(frozen=True, eq=False)
+class PointTable:
+    """The data frame of points, and the points of each run as arrays."""
+
+    frame: pd.DataFrame
+    """One row per point: run (id), variant (`Variant.method`), task, seed, env_step, x and value. `distinct` is the
+    number of different episodes of an evaluation, NaN if they were not counted."""
+
+    @cached_property
+    def by_run(self) -> dict[str, RunPoints]:
+        """The points of each run."""
+        arrays = [read_float_column(self.frame, name) for name in ("env_step", "x", "value")]
+        positions = self.frame.groupby("run", sort=False).indices
+        return {str(run_id): RunPoints(*(array[rows] for array in arrays)) for run_id, rows in positions.items()}
+
+
+@dataclass(frozen=True, eq=False)
 class Curves:
     """The curves of several runs in one data frame, of all variants or of one."""
 
-    points: pd.DataFrame
-    """One row per point: run (id), variant (`Variant.method`), task, seed, env_step, x and value. `distinct` is the
-    number of different episodes of an evaluation, NaN if they were not counted."""
+    table: PointTable
+    """The points of at least these runs. Selections of runs share one table, so that a selection copies no points."""
     runs: tuple[ComparedRun, ...]
     """The included runs, by task, variant and seed."""
     measure: Quantity = WIN_RATE
@@ -144,14 +159,14 @@ class Curves:
     """Variants that are not drawn. They still count when the styles of lines are chosen."""
 
     @cached_property
-    def _points_by_run(self) -> dict[str, RunPoints]:
-        arrays = [read_float_column(self.points, name) for name in ("env_step", "x", "value")]
-        positions = self.points.groupby("run", sort=False).indices
-        return {str(run_id): RunPoints(*(array[rows] for array in arrays)) for run_id, rows in positions.items()}
+    def points(self) -> pd.DataFrame:
+        """The points of the included runs, with the columns of `PointTable.frame`."""
+        frame = self.table.frame
+        return frame.loc[frame["run"].isin(self.run_ids), :]
 
     def get_points(self, run_id: str) -> RunPoints:
         """Return the points of one run; empty if it has none."""
-        return self._points_by_run.get(run_id, NO_POINTS)
+        return self.table.by_run.get(run_id, NO_POINTS)
 
     def list_points(self) -> list[RunPoints]:
         """List the points of each run."""
@@ -163,12 +178,7 @@ class Curves:
         runs: dict[tuple[str, str], list[ComparedRun]] = {}
         for run in self.runs:
             runs.setdefault((run.task, run.variant.method), []).append(run)
-        points = self.points.groupby(["task", "variant"], sort=False).indices
-        no_rows = np.empty(0, np.int64)
-        return tuple(
-            replace(self, points=self.points.take(points.get(key, no_rows)), runs=tuple(variant_runs))
-            for key, variant_runs in runs.items()
-        )
+        return tuple(replace(self, runs=tuple(variant_runs)) for variant_runs in runs.values())
 
     @property
     def variant(self) -> Variant:
@@ -241,11 +251,7 @@ class Curves:
 
     def keep(self, runs: Iterable[ComparedRun]) -> "Curves":
         """Keep only these runs, in this order."""
-        kept = tuple(runs)
-        if kept == self.runs:
-            return self
-        is_kept = self.points["run"].isin([run.id for run in kept])
-        return replace(self, points=self.points.loc[is_kept, :], runs=kept)
+        return replace(self, runs=tuple(runs))
 
     def exclude(self, find_reason: Callable[[ComparedRun], str | None]) -> "Curves":
         """Exclude the runs for which there is a reason, and list them with it."""
@@ -269,12 +275,12 @@ def smooth_curves(curves: Curves, window: int) -> Curves:
     """
     if not window:
         return curves
-    smoothed = np.empty(len(curves.points))
-    steps = read_float_column(curves.points, "env_step")
-    values = read_float_column(curves.points, "value")
-    for rows in curves.points.groupby("run", sort=False).indices.values():
+    points = curves.points
+    smoothed = np.empty(len(points))
+    steps, values = read_float_column(points, "env_step"), read_float_column(points, "value")
+    for rows in points.groupby("run", sort=False).indices.values():
         smoothed[rows] = trailing_mean(steps[rows], values[rows], window)
-    return replace(curves, points=curves.points.assign(value=smoothed))
+    return replace(curves, table=PointTable(points.assign(value=smoothed)))
 
 
 def exclude_without_x(curves: Curves) -> Curves:
@@ -299,9 +305,10 @@ def regroup(curves: Curves, run_ids: Collection[str]) -> Curves:
     runs = []
     for variant in group_variants({run.id: run.settings for run in kept}):
         runs += [replace(by_id[run_id], variant=variant) for run_id in variant.run_ids]
-    result = curves.keep(runs)
+    points = curves.keep(runs).points
     methods = {run.id: run.variant.method for run in runs}
-    return replace(result, points=result.points.assign(variant=[methods[run_id] for run_id in result.points["run"]]))
+    renamed = points.assign(variant=[methods[run_id] for run_id in points["run"]])
+    return replace(curves, table=PointTable(renamed), runs=tuple(runs))
 
 
 def describe_excluded(excluded: Sequence[ExcludedRun]) -> str:

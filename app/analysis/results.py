@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from app.analysis.curves import ComparedRun, Curves
+from app.analysis.curves import ComparedRun, Curves, PointTable
 from app.analysis.quantities import REASONS_WITHOUT_VALUE
 from app.analysis.settings import LABEL, parse_steps
 from app.analysis.variants import SAME_LENGTH
@@ -177,13 +177,15 @@ def _cut_points(curves: Curves, budgets: Mapping[str, int]) -> Curves:
         if not _is_longer(curves, run, budgets[run.task]):
             last_steps[run.task] = max(last_steps[run.task], _get_last_step(curves, run))
     cut_runs = [run.id for run in curves.runs if run.target_steps > budgets[run.task] * _TOLERANCE]
-    is_cut = curves.points["run"].isin(cut_runs)
-    edges = np.array([_TOLERANCE * last_steps[task] for task in curves.points["task"]], np.float64)
-    is_late = curves.points["env_step"].to_numpy() > edges
+    if not cut_runs:
+        return curves
+    points = curves.points
+    edges = np.array([_TOLERANCE * last_steps[task] for task in points["task"]], np.float64)
+    is_cut = points["run"].isin(cut_runs) & (points["env_step"].to_numpy() > edges)
     runs = tuple(
         replace(run, comparison_budget=budgets[run.task]) if run.id in cut_runs else run for run in curves.runs
     )
-    return replace(curves, points=curves.points.loc[~(is_cut & is_late), :], runs=runs)
+    return replace(curves, table=PointTable(points.loc[~is_cut, :]), runs=runs)
 
 
 def select_common_budget(curves: Curves) -> Curves:
