@@ -22,7 +22,7 @@ def show_page() -> None:
     """Draw the page of the address. The imports need the runtime of the server, because they define caches."""
     from app.figures.assets import read_asset
     from app.navigation import HOME, NAVIGATION, find_name, get_path
-    from app.ui import data, garbage, login, messages, page_state, run_data
+    from app.ui import data, garbage, login, messages, page_url, run_data
     from app.ui.widgets import bundle_banner, files, run_picker
 
     st.set_page_config(page_title="EMTC Lab", page_icon=ICON, layout="wide", initial_sidebar_state=SIDEBAR_WIDTH)
@@ -45,7 +45,7 @@ def show_page() -> None:
         expanded=True,  # Streamlit folds a navigation of more than twelve pages
     )
     page_name = find_name(page.url_path)
-    page_state.open_page(page_name)
+    page_url.open_page(page_name)
     try:
         bundle_banner.select_bundle()
         data.database().check_file()  # raises also if the database cannot be opened
@@ -54,7 +54,6 @@ def show_page() -> None:
         messages.error(exc)
         st.markdown("Set the environment variable `EMTC_DB` to another database and restart the app.")
         st.stop()
-    garbage.freeze_imported_modules()
     run_data.compile_ahead(data.app_url())
     login.show_account()
     messages.show_read_only_notice()
@@ -63,7 +62,8 @@ def show_page() -> None:
     files.show()
     with messages.guarded():
         page.run()
-    page_state.finish_page()
+    page_url.finish_page()
+    garbage.freeze_imported_modules()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import streamlit as st
 
 from app.ui import data, disk, messages
+from storage.maintenance.sizes import measure_sizes
 
 st.title("Storage")
 st.markdown(
@@ -10,7 +11,7 @@ st.markdown(
     "To delete a whole run, select it on Home."
 )
 with messages.guarded():
-    sizes = data.sizes()
+    sizes = data.cached(measure_sizes, ttl=60, spinner="Measuring …")()
     disk.show(sizes)
     if sizes.runs:
         disk.show_thinning(disk.show_sizes(sizes))

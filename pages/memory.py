@@ -11,7 +11,7 @@ from storage.runs.rows import RunRow
 
 def draw(run: RunRow) -> None:
     with st.container(horizontal=True, vertical_alignment="top", gap="small"):
-        choice = snapshot_map.choose(run, FIRST)
+        choice = snapshot_map.choose_map(run, FIRST)
         has_two_maps = choice is not None and snapshot_map.is_second_map_on()
     if choice is None:
         return
@@ -25,7 +25,7 @@ def draw(run: RunRow) -> None:
 def draw_one(choice: MapChoice) -> None:
     left, right = st.columns([11, 9], gap="medium")
     with left:
-        memory_map = snapshot_map.show(choice)
+        memory_map = snapshot_map.draw_map(choice)
     with right:
         side_panel = st.empty()
         point_panel.show([memory_map])
@@ -34,12 +34,12 @@ def draw_one(choice: MapChoice) -> None:
 
 
 def draw_two(run: RunRow, first: MapChoice) -> list[MemoryMap]:
-    second = snapshot_map.choose_second(run, first)
+    second = snapshot_map.choose_second_map(run, first)
     maps = []
     for column, choice, other in zip(st.columns(2, gap="medium"), (first, second), (second, first), strict=True):
         with column:
             if choice is not None:
-                maps.append(snapshot_map.show(choice, other))
+                maps.append(snapshot_map.draw_map(choice, other))
                 collapse_panel.show(maps[-1])
     point_panel.show(maps)
     return maps

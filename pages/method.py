@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app.ui import messages
-from app.ui.method import check, differences, equations, intervals, options
+from app.ui.method import options, text
 from app.ui.page_state import Choice
 
 TAB = Choice("part", "method")
@@ -21,16 +21,17 @@ st.title("Method")
     **TAB.bind_tabs(["Equations", "Settings", "Presets", "Published code", "Metrics", "Intervals", "Numerical check"])
 )
 with equations_tab, messages.guarded():
-    equations.show()
+    text.show("equations")
+    text.show("algorithms")
 with settings_tab, messages.guarded():
     options.show_settings()
 with presets_tab, messages.guarded():
     options.show_presets()
 with differences_tab, messages.guarded():
-    differences.show()
+    text.show("published_code")
 with metrics_tab, messages.guarded():
     options.show_metrics()
 with intervals_tab, messages.guarded():
-    intervals.show()
+    text.show("intervals")
 with check_tab, messages.guarded():
-    check.show()
+    text.show("propositions")

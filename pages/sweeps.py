@@ -4,6 +4,7 @@ import streamlit as st
 
 from app.ui import data, messages
 from app.ui.sweeps import detail, overview, search, start, study
+from storage.runs.sweeps import list_sweeps
 
 REFRESH_S = 3
 
@@ -17,7 +18,7 @@ st.markdown(
 def _show_sweeps() -> None:
     """Draw all parts from one state of the database, so that tables and figures agree."""
     with messages.guarded(), data.use_one_snapshot():
-        sweeps = data.sweep_list()
+        sweeps = list_sweeps(data.database())
         if overview.is_active(sweeps) != st.session_state["sweeps_active"]:
             st.rerun()
         sweep = overview.show(sweeps)
@@ -27,7 +28,7 @@ def _show_sweeps() -> None:
 
 
 with messages.guarded():
-    sweeps = data.sweep_list()
+    sweeps = list_sweeps(data.database())
     start.show(expanded=not sweeps)
     if sweeps:
         is_active = st.session_state["sweeps_active"] = overview.is_active(sweeps)

@@ -20,7 +20,8 @@ ROOT = Path(__file__).parent.parent
 GUIDE = ROOT / "app" / "guide"
 README = ROOT / "README.md"
 PAGES = sorted(GUIDE.glob("*.md"))
-TEXTS = [README, *PAGES]
+METHOD_TEXTS = sorted((GUIDE / "method").glob("*.md"))
+TEXTS = [README, *PAGES, *METHOD_TEXTS]
 SOURCE = ("app/", "emtc_core/", "pages/", "storage/", "tests/", ".ci/")
 LONGER_PAGES = {"findings": 14_000}
 """Maximum number of characters where it is not 8,000."""
@@ -108,7 +109,7 @@ def test_the_table_of_places_names_what_exists() -> None:
     assert len(places) > 30
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, *METHOD_TEXTS], ids=lambda page: page.stem)
 def test_a_page_is_short(page: Path) -> None:
     assert len(page.read_text()) <= LONGER_PAGES.get(page.stem, 8000)
 

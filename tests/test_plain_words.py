@@ -35,7 +35,7 @@ ALLOWED = {
     ("app/analysis/collapse.py", "tell"): "the first words of a verdict, as in significance.py",
     ("app/analysis/significance.py", "tell"): 'the verdict "cannot tell" is a value in tables and in stored views',
     ("app/cli/export.py", "beside"): "the option --beside of emtc export",
-    ("app/figures/reference_runs.py", "beside"): "the name of an option of figures, also in stored views",
+    ("app/figures/named/live.py", "beside"): "the name of an option of figures, also in stored views",
     ("app/figures/named/findings.py", "tell"): 'the verdict "cannot tell", as in significance.py',
     ("app/replay/replay.py", "hold"): "the name of an action in other environments",
     ("app/ui/live/panels.py", "beside"): "the name of an option of figures, in stored views",

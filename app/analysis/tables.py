@@ -104,11 +104,6 @@ class Table:
         return len(self.frame)
 
     @property
-    def n_keys(self) -> int:
-        """Number of columns before the first one with formatted cells; they identify a row."""
-        return next((i for i, title in enumerate(self.frame) if title in self.cells), 1)
-
-    @property
     def excluded_lines(self) -> list[str]:
         """Lines below the table that list the excluded runs; empty if there are none."""
         n = len(self.excluded)
@@ -249,5 +244,5 @@ def _write_latex(table: Table) -> str:
     best = {(row, titles.index(title)) for row, title in table.best}
     caption = [f"% {line}" for line in table.caption.splitlines()]
     remarks = [f"% {_join_lines(line)}" for line in table.excluded_lines]
-    tabular = write_tabular(headers, _list_texts(table), best=best, comments=caption, n_keys=table.n_keys)
+    tabular = write_tabular(headers, _list_texts(table), best=best, comments=caption)
     return "\n".join([tabular, *remarks]) + "\n"

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from app.analysis.format import format_run_count, format_size
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, Runs, Where, print_json, print_message
-from app.cli.runs import choose_runs
+from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl, Runs, Where, choose_runs
+from app.cli.output import print_json, print_message
 from app.cli.serve import become_app
 from app.figures.named.memories import best_and_worst
 from emtc_core import __version__

@@ -14,21 +14,17 @@ import typer
 
 from app.analysis.format import format_run_count, format_size
 from app.analysis.tables import NO_PARQUET, can_write_parquet, export_table, make_plain_table
-from app.cli.output import (
+from app.cli.arguments import (
     DEFAULT_DATABASE,
     AsJson,
     DatabaseFile,
     DatabaseUrl,
     Runs,
     Where,
+    choose_runs,
     database_url,
-    print_json,
-    print_message,
-    print_rows,
-    print_table,
-    write_result,
 )
-from app.cli.runs import choose_runs
+from app.cli.output import print_json, print_message, print_table, write_result
 from emtc_core.errors import ConfigError, Fault
 from storage.engine import Database, check_not_read_only, open_database
 from storage.maintenance.backup import back_up_database
@@ -221,11 +217,11 @@ def sql(
     if parquet is not None:
         write_result(export_table(make_plain_table(result.frame()), "parquet"), parquet)
     elif csv:
-        sys.stdout.buffer.write(export_table(make_plain_table(result.frame()), "csv"))
+        write_result(export_table(make_plain_table(result.frame()), "csv"), None)
     else:
         names = [str(name) for name in result.frame().columns]
         rows = [dict(zip(names, row, strict=True)) for row in result.rows]
-        print_rows(rows, title="", empty="The result has no rows.", json=json)
+        print_table(rows, empty="The result has no rows.", json=json)
     if result.truncation:
         print_message(f"{result.truncation} See more with --limit.")
 
@@ -259,4 +255,4 @@ def _print_schema(*, json: bool) -> None:
         return
     for table in tables:
         rows = [asdict(column) for column in table.columns]
-        print_table(rows, title=f"{table.name}: {table.meaning}", empty="")
+        print_table(rows, title=f"{table.name}: {table.meaning}")

@@ -7,8 +7,8 @@ import typer
 from app.analysis.curve_reader import digest_evaluations
 from app.analysis.format import format_count
 from app.analysis.settings import write_value
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, Where, print_json, print_message, print_table
-from app.cli.runs import check_run_count, choose_runs
+from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl, Where, check_run_count, choose_runs
+from app.cli.output import print_json, print_message, print_table
 from emtc_core.config.resolve import flatten_tree
 from storage.engine import open_database
 from storage.queries.curves import evaluation_curves

@@ -7,8 +7,8 @@ import typer
 
 from app.analysis.format import format_percent
 from app.analysis.intervals import compute_score_interval
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, Where, print_json, print_message
-from app.cli.runs import choose_run
+from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, Where, choose_run
+from app.cli.output import print_json, print_message
 from emtc_core.kernel_cache import check_kernel_cache
 from storage.engine import check_not_read_only, open_database
 

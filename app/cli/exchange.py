@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from app.analysis.format import format_run_count
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, Where, parse_step_count, print_json, print_message
-from app.cli.runs import choose_runs
+from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl, Where, choose_runs, parse_step_count
+from app.cli.output import print_json, print_message
 from app.jobs.imports.parsed_run import SourceOverrides
 from app.jobs.imports.read import FORMATS, list_remarks, read_foreign
 from app.jobs.mirror.mirror import TARGETS, make_mirror, mirror_continuously

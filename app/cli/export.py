@@ -14,19 +14,10 @@ from app.analysis.results import select_runs
 from app.analysis.settings import with_code
 from app.analysis.tables import ROWS_ONLY, TABLE_FORMATS, Table, TableFormat, export_table, make_plain_table
 from app.analysis.variants import list_run_code_warnings
+from app.cli.arguments import DEFAULT_DATABASE, DatabaseUrl, Runs, Where, check_run_count, choose, choose_runs
 from app.cli.evaluate import CheckpointName, read_checkpoint
 from app.cli.export_raw import MARL_EVAL, export_marl_eval, export_raw, find_raw
-from app.cli.output import (
-    DEFAULT_DATABASE,
-    DatabaseUrl,
-    Runs,
-    Where,
-    choose,
-    print_message,
-    print_table,
-    write_result,
-)
-from app.cli.runs import check_run_count, choose_runs
+from app.cli.output import print_message, print_table, write_result
 from app.figures.figure import FigureKind
 from app.figures.image_options import ImageOptions, read_image_options
 from app.figures.named.memories import DivergenceOptions
@@ -45,7 +36,7 @@ from storage.runs.sweeps import get_sweep, sweep_runs
 ENCODER_TIMING = "encoder-timing"
 _FORMATS = (
     "Figures: svg, pdf, png, html, csv; tables: csv, latex, markdown, parquet; raw: csv, parquet, arrow, marl-eval; "
-    "replays: html, gif, mp4, svg"
+    "replays: html, gif, mp4, svg, png"
 )
 
 
@@ -77,7 +68,9 @@ def export(
     ] = None,
     checkpoint: CheckpointName = "last",
     beside: Annotated[str, typer.Option(help="A second episode for --replay, of the second RUN if two are given")] = "",
-    t: Annotated[int, typer.Option(min=0, help="Step of --replay that an svg shows, or where an html starts")] = 0,
+    t: Annotated[
+        int, typer.Option(min=0, help="Step of --replay that an svg or png shows, or where an html starts")
+    ] = 0,
     db: DatabaseUrl = DEFAULT_DATABASE,
     list_: Annotated[bool, typer.Option("--list", help="List all figures and tables with their options")] = False,
     center: Annotated[str, typer.Option(help=_get_help(SeedResultOptions, "center"))] = "",

@@ -79,9 +79,8 @@ COMMANDS = {
     "db": Command("database:app", "Maintain a database, also one from another person."),
     "sql": Command("database:sql", "Query a database in SQL, read-only."),
     "watch": Command("watch:watch", "Print and send alerts about runs, and stop runs by rules."),
-    "envs": Command("setup:envs", "List environments and maps with their sizes, and whether they can be used."),
-    "setup": Command("setup:app", "Install the requirements of an environment: emtc setup smac."),
-    "doctor": Command("setup:doctor", "Check device, nearest-neighbour library, environments and browser."),
+    "envs": Command("installation:envs", "List environments and maps with their sizes, and whether they can be used."),
+    "doctor": Command("installation:doctor", "Check device, nearest-neighbour library, environments and browser."),
 }
 
 

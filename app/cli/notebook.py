@@ -5,16 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.output import (
-    DEFAULT_DATABASE,
-    AsJson,
-    DatabaseUrl,
-    choose,
-    print_json,
-    print_message,
-    print_table,
-    write_file,
-)
+from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl, choose
+from app.cli.output import print_json, print_message, print_table, write_file
 from app.notebook.export import NOTEBOOK_FORMATS, export_entries, to_files
 from app.notebook.view import read_entries
 from emtc_core.errors import ConfigError

@@ -1,4 +1,4 @@
-"""Options that several commands share, and functions that print results and messages.
+"""Functions that print results to stdout and messages to stderr, or write results to files.
 
 Control characters (escape sequences, changes of the text direction) are printed in escaped form. Passwords in URLs are
 replaced.
@@ -8,72 +8,31 @@ import json as plain_json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
 import orjson
-import typer
 from rich.console import Console
 from rich.table import Table
 
 from emtc_core.errors import ConfigError
-from storage.address import DEFAULT_DATABASE as DEFAULT_DATABASE
-from storage.address import as_address, sqlite_address
 from storage.guards import hide_passwords
-
-Choice = TypeVar("Choice", bound=str)
 
 _CONTROL_CHARACTERS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
-def parse_step_count(text: str, option: str = "--steps") -> int:
-    """Parse a number of env steps: 20000, 20k, 1e6 or 0.8M.
-
-    Raises:
-        ConfigError: If it is not a whole number.
-    """
-    from emtc_core.config.values import parse_count  # imports pydantic
-
-    return parse_count(text, option)
+def print_message(text: str) -> None:
+    """Print a message to stderr."""
+    sys.stderr.write(_make_printable(text) + "\n")
 
 
-DatabaseUrl = Annotated[
-    str,
-    typer.Option(
-        "--db",
-        envvar="EMTC_DB",
-        callback=as_address,
-        help="SQLite file or database URL. Set a URL with a password as EMTC_DB instead",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON value on stdout")]
-DatabaseFile = Annotated[
-    str | None, typer.Argument(metavar="[FILE]", help="SQLite file or database URL, instead of --db")
-]
-Runs = Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run ids or unambiguous beginnings of them")]
-Where = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--where",
-        metavar="KEY=VALUE",
-        help="Only runs with this setting (gate.enabled=false) or column (win_rate>0.8); signs: = != < <= > >=; may be "
-        "repeated, all must be true",
-    ),
-]
-Steps = Annotated[
-    int | None,
-    typer.Option(
-        "--steps", metavar="STEPS", parser=parse_step_count, help="Training length [env steps], such as 20k or 1e6"
-    ),
-]
-RunPrefix = Annotated[
-    str | None,
-    typer.Argument(metavar="RUN", help="Run id or an unambiguous beginning of one, or --where with one matching run"),
-]
+def print_text(text: str) -> None:
+    """Print text to stdout, in UTF-8 and without a line break at its end."""
+    sys.stdout.buffer.write(_make_printable(text).encode())
+    sys.stdout.flush()
 
 
 def print_json(value: Any) -> None:
@@ -86,53 +45,28 @@ def print_json(value: Any) -> None:
     sys.stdout.flush()
 
 
-def printable(text: str) -> str:
-    """Escape control characters and hide passwords."""
-    return _CONTROL_CHARACTERS.sub(lambda match: ascii(match.group())[1:-1], hide_passwords(text))
+def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "", empty: str = "", json: bool = False) -> None:
+    """Print rows as a table, or as JSON.
 
-
-def print_table(rows: Sequence[Mapping[str, Any]], *, title: str, empty: str) -> None:
-    """Print rows as a table, or the text `empty` if there are none."""
+    Args:
+        rows: The rows. All have the keys of the first one.
+        title: Title of the table.
+        empty: Text that is printed if there are no rows.
+        json: Print the rows as JSON instead.
+    """
+    if json:
+        print_json(rows)
+        return
     console = Console(emoji=False, width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200")))
     if not rows:
         console.print(empty, markup=False)
         return
-    table = Table(title=printable(title), title_justify="left")
+    table = Table(title=_make_printable(title), title_justify="left")
     for column in rows[0]:
-        table.add_column(printable(column), overflow="fold")
+        table.add_column(_make_printable(column), overflow="fold")
     for row in rows:
-        table.add_row(*("–" if value is None else printable(str(value)) for value in row.values()))
+        table.add_row(*("–" if value is None else _make_printable(str(value)) for value in row.values()))
     console.print(table, markup=False)
-
-
-def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str, empty: str, json: bool) -> None:
-    """Print rows as JSON, or as a table."""
-    print_json(rows) if json else print_table(rows, title=title, empty=empty)
-
-
-def database_url(file: str | None, db: str) -> str:
-    """Return the URL of a file or URL argument, or that of --db if there is none."""
-    if file is None:
-        return db
-    return file if "://" in file else sqlite_address(file)
-
-
-def print_message(text: str) -> None:
-    """Print a message to stderr. Results are printed to stdout."""
-    sys.stderr.write(printable(text) + "\n")
-
-
-def choose(option: str, given: str, allowed: Iterable[Choice]) -> Choice:
-    """Validate the value of an option that has a list of allowed values.
-
-    Raises:
-        BadParameter: If the value is not allowed.
-    """
-    choices = list(allowed)
-    for choice in choices:
-        if given == choice:
-            return choice
-    raise typer.BadParameter(f"--{option} must be one of {', '.join(choices)}, got {given!r}.")
 
 
 def write_result(content: bytes, out: Path | None, *, notes: str = "") -> None:
@@ -148,9 +82,10 @@ def write_result(content: bytes, out: Path | None, *, notes: str = "") -> None:
         ConfigError: If a file cannot be written.
     """
     if out is None:
-        with suppress(UnicodeDecodeError):  # the bytes of a format such as Parquet
-            content = printable(content.decode()).encode()
-        sys.stdout.buffer.write(content)
+        try:
+            print_text(content.decode())
+        except UnicodeDecodeError:  # the bytes of a format such as Parquet
+            sys.stdout.buffer.write(content)
     else:
         write_file(out, content)
         print_message(f"Wrote {out} ({len(content):,} bytes).")
@@ -173,3 +108,8 @@ def write_file(out: Path, content: bytes) -> None:
         out.write_bytes(content)
     except OSError as exc:
         raise ConfigError(f"{out} cannot be written: {exc.strerror}", hint="Choose another file.") from exc
+
+
+def _make_printable(text: str) -> str:
+    """Escape control characters and hide passwords."""
+    return _CONTROL_CHARACTERS.sub(lambda match: ascii(match.group())[1:-1], hide_passwords(text))

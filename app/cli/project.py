@@ -17,8 +17,8 @@ from app.analysis.projections.snapshots import (
     project_snapshot,
     read_initial_projection,
 )
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, Where, choose, print_json, print_message
-from app.cli.runs import choose_run
+from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, Where, choose, choose_run
+from app.cli.output import print_json, print_message
 from emtc_core.errors import ConfigError
 from emtc_core.kernel_cache import check_kernel_cache
 from storage.engine import Database, open_database

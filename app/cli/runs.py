@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from app.analysis.format import format_run_count
-from app.cli.output import (
+from app.cli.arguments import (
     DEFAULT_DATABASE,
     AsJson,
     DatabaseUrl,
@@ -21,20 +21,20 @@ from app.cli.output import (
     Runs,
     Where,
     choose,
-    print_json,
-    print_message,
-    print_table,
+    choose_run,
+    choose_runs,
 )
+from app.cli.output import print_json, print_message, print_table
 from emtc_core.control import QuestionKind
 from emtc_core.errors import CommandTimeoutError, ConfigError, EmtcError, StorageError
 from storage.engine import Database, open_database
 from storage.files import run_folder
 from storage.queries.gate_state import GateState, gate_state, idle_incentives
-from storage.queries.run_search import SORTS, TABLE_COLUMNS, RunFilter, Visibility, matching_ids, run_rows
+from storage.queries.run_search import SORTS, TABLE_COLUMNS, RunFilter, run_rows
 from storage.queries.runs import list_resumes
 from storage.runs.control import request_stop, send_and_wait
 from storage.runs.labels import VisibilityAction, edit_run, note_runs, set_visibility, tag_runs
-from storage.runs.rows import RunRow, find_run, imported_label
+from storage.runs.rows import find_run, imported_label
 from storage.runs.status import Status, check_allowed
 
 PAGE, MAX_ROWS, MAX_EPISODE = 200, 1_000_000, 10**15
@@ -97,56 +97,6 @@ def hide(runs: Runs = None, where: Where = None, undo: Undo = False, db: Databas
     _set_visibility(db, runs, where, "show" if undo else "hide")
 
 
-def choose_runs(
-    database: Database,
-    prefixes: Sequence[str] | None,
-    where: Sequence[str] | None,
-    *,
-    visibility: Visibility = "open",
-) -> list[str]:
-    """Return the ids of the runs that a command was given, without duplicates.
-
-    Args:
-        database: An open database.
-        prefixes: Beginnings of ids. None or empty: all runs of this visibility for which `where` is true.
-        where: Conditions that each run must meet.
-        visibility: The runs that `where` searches if no id is given.
-
-    Raises:
-        RunNotFoundError: If no run, or more than one run, matches a prefix.
-        ConfigError: If neither ids nor conditions are given, a condition is invalid, or no run meets them.
-    """
-    ids = tuple(dict.fromkeys(find_run(database, prefix).id for prefix in prefixes or ()))
-    if not where:
-        if not ids:
-            raise ConfigError("Name at least one run, or --where KEY=VALUE", hint="List the runs with: emtc runs")
-        return list(ids)
-    run_filter = RunFilter(where=tuple(where), visibility="all" if ids else visibility, ids=ids or None)
-    matching = matching_ids(database, run_filter)
-    if not matching:
-        raise ConfigError(f"No run matches {' and '.join(where)}", hint="List the runs with: emtc runs")
-    return [run_id for run_id in ids if run_id in matching] if ids else matching
-
-
-def choose_run(database: Database, prefix: str | None, where: Sequence[str] | None) -> RunRow:
-    """Return the only run that a command was given.
-
-    Args:
-        database: An open database.
-        prefix: Beginning of its id, or None if `where` selects it.
-        where: Conditions that the run must meet.
-
-    Raises:
-        RunNotFoundError: If no run, or more than one run, matches the prefix.
-        ConfigError: If neither is given, a condition is invalid, or not exactly one run meets them.
-    """
-    if prefix is None and not where:
-        raise ConfigError("Name a run, or --where KEY=VALUE", hint="List the runs with: emtc runs")
-    ids = choose_runs(database, prefix and [prefix], where)
-    check_run_count(ids, where, 1)
-    return find_run(database, ids[0])
-
-
 def _split_words(words: Sequence[str], where: Sequence[str] | None, *, usage: str) -> tuple[str | None, str]:
     """Split the arguments [RUN] LAST of a command. The run is None if only --where selects it.
 
@@ -157,23 +107,6 @@ def _split_words(words: Sequence[str], where: Sequence[str] | None, *, usage: st
     if len(runs) > 1 or not (runs or where):
         raise ConfigError("Too many arguments" if runs else "The run is missing", hint=f"Use: emtc {usage}")
     return (runs[0] if runs else None), last
-
-
-def check_run_count(run_ids: Sequence[str], where: Sequence[str] | None, count: int) -> None:
-    """Check that a command which takes exactly this number of runs was given as many.
-
-    Raises:
-        ConfigError: If it was not.
-    """
-    if len(run_ids) == count:
-        return
-    listed = ", ".join(run_ids[:3]) + (f" and {len(run_ids) - 3} more" if len(run_ids) > 3 else "")
-    given = format_run_count(len(run_ids))
-    reason = f"{' and '.join(where)} selects {given}" if where else f"got {given}"
-    raise ConfigError(
-        f"This command takes {format_run_count(count)}, but {reason}: {listed}",
-        hint="List the runs with: emtc runs",
-    )
 
 
 def runs(
@@ -248,8 +181,8 @@ def show(run: RunPrefix = None, where: Where = None, db: DatabaseUrl = DEFAULT_D
         print_json(facts)
         return
     config = facts.pop("config")
-    print_table([{"field": k, "value": v} for k, v in facts.items()], title=f"Run {row.id}", empty="")
-    print_table([{"section": k, "values": v} for k, v in config.items()], title="Configuration", empty="")
+    print_table([{"field": k, "value": v} for k, v in facts.items()], title=f"Run {row.id}")
+    print_table([{"section": k, "values": v} for k, v in config.items()], title="Configuration")
 
 
 def stop(runs: Runs = None, where: Where = None, db: DatabaseUrl = DEFAULT_DATABASE) -> int:

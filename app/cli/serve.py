@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.output import DEFAULT_DATABASE, DatabaseUrl
+from app.cli.arguments import DEFAULT_DATABASE, DatabaseUrl
 from app.jobs.access_token import DEFAULT_PORT, find_address
 from emtc_core.plugins import list_plugins
 from emtc_core.user_modules import FOLDER_VARIABLE, get_user_folder

@@ -13,16 +13,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from app.analysis.format import format_duration, format_number, format_percent, format_size
 from app.analysis.settings import write_value
-from app.cli.output import (
-    DEFAULT_DATABASE,
-    AsJson,
-    DatabaseUrl,
-    Steps,
-    print_json,
-    print_message,
-    print_rows,
-    print_table,
-)
+from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl, Steps
+from app.cli.output import print_json, print_message, print_table
 from app.jobs.gpu import check_fitting_runs
 from app.jobs.sweeps import control
 from app.jobs.sweeps.file import change_settings, find_sweep_file, is_sweep_file, list_templates
@@ -371,7 +363,7 @@ def _print_plan(db: str, plan: Plan, jobs: int, selected_seeds: Collection[int] 
         expected = {"expected_seconds": round(seconds), "expected_disk_bytes": round(disk), "basis": basis}
         print_json({"sweep_id": plan.id, "name": plan.file.name, "jobs": jobs, **expected, "runs": rows})
         return 0
-    print_table(rows, title=f"{plan.file.name} (sweep {plan.id})", empty="")
+    print_table(rows, title=f"{plan.file.name} (sweep {plan.id})")
     print_message(
         f"≈ {format_duration(seconds)} with {jobs} at the same time, ≈ {format_size(disk)} on disk. Speed: {basis}."
     )
@@ -383,7 +375,7 @@ def _print_templates(*, json: bool) -> int:
         {"template": name, "runs": len(make_plan(file).runs), "maps": ", ".join(file.map), "question": file.about}
         for name, file in list_templates().items()
     ]
-    print_rows(rows, title="Templates", empty="", json=json)
+    print_table(rows, title="Templates", json=json)
     return 0
 
 
@@ -401,7 +393,7 @@ def _print_sweeps(database: Database, *, json: bool) -> int:
         }
         for item in list_sweeps(database)
     ]
-    print_rows(rows, title="Sweeps", empty="No sweeps yet. Start one with: emtc sweep ablation-demo", json=json)
+    print_table(rows, title="Sweeps", empty="No sweeps yet. Start one with: emtc sweep ablation-demo", json=json)
     return 0
 
 

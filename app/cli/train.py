@@ -9,19 +9,10 @@ import typer
 
 from app.analysis.provenance import library_versions
 from app.analysis.quantities import get_success_threshold, name_success
-from app.cli.output import (
-    DEFAULT_DATABASE,
-    AsJson,
-    DatabaseUrl,
-    Runs,
-    Steps,
-    Where,
-    print_json,
-    print_message,
-    print_table,
-)
+from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl, Runs, Steps, Where, choose_runs
+from app.cli.output import print_json, print_message, print_table
 from app.cli.progress import show_progress
-from app.cli.runs import apply_to_runs, choose_runs
+from app.cli.runs import apply_to_runs
 from app.jobs.launch import check_startable, launch_run
 from app.jobs.resume import (
     CheckpointStatus,
@@ -67,7 +58,7 @@ def train(
     """Train one run in the foreground, or detached."""
     if help_keys:
         settings = [{"key": f.key, "default": f.default, "description": f.description} for f in describe_fields()]
-        print_table(settings, title="Settings", empty="")
+        print_table(settings, title="Settings")
         return 0
     run_config = resolve(
         env=env,

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_message, printable
+from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl
+from app.cli.output import print_json, print_message, print_text
 from app.jobs.alerts import STOPPABLE, Alert, Kind, Messenger, describe_alert, list_alerts, stop_alerted_runs
 from emtc_core.errors import StorageError
 from storage.engine import check_not_read_only, open_database
@@ -55,7 +56,7 @@ def _print_alerts(alerts: list[Alert], *, json: bool) -> None:
         if json:
             print_json(asdict(alert) | {"severity": alert.severity})
         else:
-            typer.echo(f"{alert.at:%Y-%m-%d %H:%M:%S} {alert.severity} {printable(describe_alert(alert))}")
+            print_text(f"{alert.at:%Y-%m-%d %H:%M:%S} {alert.severity} {describe_alert(alert)}\n")
 
 
 def _read_kinds(text: str) -> list[Kind]:

@@ -5,22 +5,21 @@ The token is in a private file, so an earlier address still works. EMTC_TOKEN se
 
 import os
 import secrets
+import socket
 from pathlib import Path
 from typing import Final
 
 from platformdirs import user_state_path
 
-from app.jobs.socket_users import can_identify_users, find_listening_users
 from emtc_core.atomic_file import replace_atomically
 from emtc_core.errors import ConfigError
 from storage.private_files import FILE_MODE, make_private_folder
 
 TOKEN_VARIABLE: Final = "EMTC_TOKEN"
 TOKEN_PARAMETER: Final = "token"
-LOCAL_HOST: Final = "127.0.0.1"
-"""In printed addresses. The name localhost may lead to ::1 first, where another user could wait for the token."""
 DEFAULT_PORT: Final = 8501
 _MIN_LENGTH: Final = 16
+_CONNECT_TIMEOUT_S: Final = 5.0
 
 
 def get_token() -> str | None:
@@ -44,18 +43,17 @@ def get_token() -> str | None:
 
 
 def find_address(port: int) -> str:
-    """Return the address of this user's app on a port, with the token if one is needed.
+    """Return the address of the app on a port of this computer, with the token if one is needed.
 
     Raises:
-        ConfigError: If no program or the program of another user listens on the port. Only Linux lists users.
+        ConfigError: If no program listens on the port.
     """
-    users = find_listening_users(port)
-    if can_identify_users() and users != {os.geteuid()}:
-        fault = "Another user's program" if users else "No program"
-        raise ConfigError(
-            f"{fault} listens on port {port}", hint="Start the app with emtc app, or name its port with --port."
-        )
-    return add_token(f"http://{LOCAL_HOST}:{port}")
+    try:
+        socket.create_connection(("localhost", port), timeout=_CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        hint = "Start the app with emtc app, or name its port with --port."
+        raise ConfigError(f"No program listens on port {port}", hint=hint) from error
+    return add_token(f"http://localhost:{port}")
 
 
 def add_token(address: str) -> str:

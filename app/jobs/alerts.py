@@ -211,8 +211,11 @@ def _has_trained(run: RunFacts, fraction: float) -> bool:
 
 
 _RULES: Final[tuple[Callable[[RunFacts], Iterator[Alert]], ...]] = (
-    *(_find_ended, _find_nan, _find_stagnation),
-    *(_find_idle_gate, _find_no_success),
+    _find_ended,
+    _find_nan,
+    _find_stagnation,
+    _find_idle_gate,
+    _find_no_success,
 )
 
 

@@ -56,7 +56,8 @@ def run_checks() -> list[Check]:
 
 def find_chrome() -> str | None:
     """Find an installed Chromium or Chrome."""
-    return next(filter(None, map(shutil.which, CHROME_NAMES)), None)
+    paths = [shutil.which(name) for name in CHROME_NAMES]
+    return next((path for path in paths if path is not None), None)
 
 
 def _make_check(name: str, usable: bool, detail: str, *, advice: str = "", needed: bool = False) -> Check:

@@ -1,4 +1,4 @@
-"""Claim runs and start their trainers, and estimate the cost of a run.
+"""Create runs and start their trainers, and estimate the cost of a run.
 
 A trainer is a process that continues when the app ends. App and trainer communicate only through the database.
 """
@@ -8,11 +8,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, overload
+from typing import Final
 
 import numpy as np
 import psutil
@@ -57,7 +56,13 @@ _TYPICAL_EPISODE_S_OF_OTHERS = 1.25
 _TYPICAL_START_S = 10.0
 """Typical time from the start of a trainer to its first env step on two cores [s]; of the same measurement."""
 _DISK_BYTES_PER_STEP = 150
+_DISK_BYTES_PER_STATE_VALUE = 1.5
+"""A step stores its state, compressed."""
 _SNAPSHOT_BYTES_PER_NODE = 60
+_MEAN_FILLING = 0.5
+"""The memory grows during the run: the mean number of nodes of a snapshot is half of the last one."""
+_TYPICAL_STATE_DIM = 100
+"""Size of the state of an environment whose sizes are unknown before its start."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +115,8 @@ def launch_run(db: Database, config: RunConfig, *, name: str | None = None, laun
     if launch_token and (launched_id := find_launch(db, launch_token)):
         return launched_id
 
-    def create() -> ClaimedRun:
-        token = make_token()
+    token = make_token()
+    try:
         run_id = create_run(
             db,
             config.model_dump(mode="json"),
@@ -121,14 +126,12 @@ def launch_run(db: Database, config: RunConfig, *, name: str | None = None, laun
             versions=library_versions(),
             token=token,
         )
-        return ClaimedRun(run_id, resume=False, token=token)
-
-    try:
-        return claim_and_start(db, create).run_id
     except RunStateError:
         if launch_token and (launched_id := find_launch(db, launch_token)):  # a second click was faster
             return launched_id
         raise
+    start_trainer(db, ClaimedRun(run_id, resume=False, token=token))
+    return run_id
 
 
 def launch_demo(db: Database, *, launch_token: str | None = None) -> str:
@@ -172,17 +175,25 @@ def find_trainer(row: RunRow) -> psutil.Process | None:
 def estimate(db: Database | None, config: RunConfig) -> Estimate:
     """Estimate the duration, disk space and memory of a run, from finished runs of this machine if there are any."""
     seconds, basis = _estimate_duration(db, config)
-    steps = config.train.t_max
     info = get_env_info(config.env)
-    state_dim = info.state_dim if info else 100
-    nodes = min(steps, config.memory.capacity) if config.uses_memory else 0
-    snapshots = config.record.snapshots * (
-        nodes * _SNAPSHOT_BYTES_PER_NODE / 2 + 0.5 * 2 * state_dim * min(nodes, 20_000)
+    memory_bytes = estimate_memory(config, info)
+    gpu_bytes = estimate_gpu_memory(config, info)
+    return Estimate(
+        seconds,
+        _estimate_disk(config, state_dim=info.state_dim if info else _TYPICAL_STATE_DIM),
+        basis,
+        memory_bytes=sum(memory_bytes.values()),
+        gpu_bytes=sum(gpu_bytes.values()) + memory_bytes.get("replay", 0),
     )
-    disk = steps * (_DISK_BYTES_PER_STEP + 1.5 * state_dim) + snapshots
-    sizes = estimate_memory(config, info)
-    gpu_bytes = sum(estimate_gpu_memory(config, info).values()) + sizes.get("replay", 0)
-    return Estimate(seconds, disk, basis, sum(sizes.values()), gpu_bytes)
+
+
+def describe_speed(basis: str) -> str:
+    """Write the source of the speed of an estimate as a sentence.
+
+    Args:
+        basis: The source, as in `Estimate.basis`.
+    """
+    return "Rough estimate: no finished run to measure from." if basis == TYPICAL_SPEED else f"Assumed speed: {basis}."
 
 
 def spawn(arguments: list[str], log: Path, *, db: Database | None = None) -> subprocess.Popen[bytes]:
@@ -224,88 +235,59 @@ def start_warmup(log: Path) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class StartedTrainer:
-    """A claimed run and the process that trains it."""
-
-    claim: ClaimedRun
-    process: subprocess.Popen[bytes]
-
-    @property
-    def run_id(self) -> str:
-        """The run."""
-        return self.claim.run_id
-
-
-@overload
-def claim_and_start(
+def start_trainer(
     db: Database,
-    claim: Callable[[], ClaimedRun],
-    *,
-    for_worker: bool = ...,
-    gpu_share: float = ...,
-    lowers_priority: bool = ...,
-) -> StartedTrainer: ...
-@overload
-def claim_and_start(
-    db: Database,
-    claim: Callable[[], ClaimedRun | None],
-    *,
-    for_worker: bool = ...,
-    gpu_share: float = ...,
-    lowers_priority: bool = ...,
-) -> StartedTrainer | None: ...
-def claim_and_start(
-    db: Database,
-    claim: Callable[[], ClaimedRun | None],
+    claim: ClaimedRun,
     *,
     for_worker: bool = False,
     gpu_share: float = 1.0,
     lowers_priority: bool = True,
-) -> StartedTrainer | None:
-    """Claim a run and start its trainer. The trainer owns the run by the token of the claim.
+) -> subprocess.Popen[bytes]:
+    """Start the trainer of a claimed run and return its process. The trainer owns the run by the token of the claim.
 
     Args:
         db: An open database.
-        claim: Claims a run: a new one, a stopped or lost one, or the next one of the queue. None: there is none.
+        claim: The run.
         for_worker: A signal to the trainer, or the end of this process, returns the run to the queue instead of
             stopping it.
         gpu_share: Fraction of the GPU's memory that the run may plan with, if `train.gpu_share` is auto.
         lowers_priority: The app and the browser run before the trainer on the same machine.
 
-    Returns:
-        The run and the process of its trainer, or None if no run was claimed.
-
     Raises:
         StorageError: If the process cannot be started. The run is marked failed then.
     """
-    claimed = claim()
-    if claimed is None:
-        return None
-    options = ["--token", claimed.token, *(["--resume"] if claimed.resume else [])]
+    options = ["--token", claim.token, *(["--resume"] if claim.resume else [])]
     options += ["--worker", str(os.getpid())] if for_worker else []
     options += ["--gpu-share", str(gpu_share)] if gpu_share < 1 else []
-    command = ["app.cli.main", "train-worker", claimed.run_id, *options]
+    command = ["app.cli.main", "train-worker", claim.run_id, *options]
     try:
-        process = spawn(command, run_folder(db, claimed.run_id) / LOG_NAME, db=db)
+        process = spawn(command, run_folder(db, claim.run_id) / LOG_NAME, db=db)
     except OSError as exc:
-        message = f"The trainer of run {claimed.run_id} could not be started: {exc.strerror or exc}."
-        finish_run(db, claimed.run_id, "failed", error=message, token=claimed.token)
+        message = f"The trainer of run {claim.run_id} could not be started: {exc.strerror or exc}."
+        finish_run(db, claim.run_id, "failed", error=message, token=claim.token)
         raise StorageError(message) from exc
     if lowers_priority:
         _lower_priority(process.pid)
-    return StartedTrainer(claimed, process)
+    return process
 
 
 def _lower_priority(pid: int) -> None:
     """Let the app and the browser run before a trainer on the same machine. A trainer still uses idle cores fully."""
     if os.name != "posix":
         return
-    with suppress(OSError, psutil.Error):  # it has ended
+    with suppress(psutil.Error):  # it has ended
         process = psutil.Process(pid)
         process.nice(max(TRAINER_NICENESS, process.nice()))
-        # Linux may share the processor among sessions first, and the trainer has its own
-        Path(f"/proc/{pid}/autogroup").write_text(str(TRAINER_NICENESS))
+
+
+def _estimate_disk(config: RunConfig, *, state_dim: int) -> float:
+    """Estimate the rows of the transitions and the snapshots of the memory [bytes]."""
+    steps = config.train.t_max
+    n_nodes = min(steps, config.memory.capacity) if config.uses_memory else 0
+    state_bytes = 2 * state_dim * min(n_nodes, config.record.snapshot_states)
+    snapshot_bytes = _MEAN_FILLING * (n_nodes * _SNAPSHOT_BYTES_PER_NODE + state_bytes)
+    step_bytes = _DISK_BYTES_PER_STEP + _DISK_BYTES_PER_STATE_VALUE * state_dim
+    return steps * step_bytes + config.record.snapshots * snapshot_bytes
 
 
 def _estimate_duration(db: Database | None, config: RunConfig) -> tuple[float, str]:
@@ -313,18 +295,19 @@ def _estimate_duration(db: Database | None, config: RunConfig) -> tuple[float, s
 
     The speed of a finished run includes its start and its evaluations.
     """
-    steps, env, speeds = config.train.t_max, config.env, list[tuple[str, float]]()
-    with suppress(EmtcError):
-        if db is not None:
+    steps, env = config.train.t_max, config.env
+    speeds: list[tuple[str, float]] = []
+    if db is not None:
+        with suppress(EmtcError):
             speeds = list_speeds(db, env=env.name, map=env.map, algo=config.algo, host=socket.gethostname())
-    of_map = [speed for map, speed in speeds if map == env.map]
-    comparable = of_map or [speed for _, speed in speeds]
+    speeds_of_map = [speed for map, speed in speeds if map == env.map]
+    comparable = speeds_of_map or [speed for _, speed in speeds]
     if not comparable:
         speed = _TYPICAL_STEPS_PER_S.get(env.name, _TYPICAL_STEPS_PER_S_OF_OTHERS)
         episode_s = _TYPICAL_EPISODE_S.get(env.name, _TYPICAL_EPISODE_S_OF_OTHERS)
         n_episodes = (1 + steps // config.eval.interval) * config.eval.episodes
         return _TYPICAL_START_S + steps / speed + n_episodes * episode_s, TYPICAL_SPEED
     median = "the speed" if len(comparable) == 1 else "the median speed"
-    kind = "map and algorithm" if of_map else "environment and algorithm, on other maps,"
+    kind = "map and algorithm" if speeds_of_map else "environment and algorithm, on other maps,"
     source = f"{median} of {format_run_count(len(comparable))} of this {kind} that finished here"
     return steps / float(np.median(comparable)), source

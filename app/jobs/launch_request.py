@@ -4,33 +4,26 @@ The fields are the choices of the form (preset, algorithm, ...) and all settings
 default. Each fault is assigned to a field, so that the form can show it there.
 """
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Final, TypeVar
 
 from emtc_core.config.plugin_settings import list_plugin_fields
-from emtc_core.config.resolve import (
-    Value,
-    describe_fields,
-    flatten,
-    flatten_tree,
-    resolve,
-    suggest,
-)
+from emtc_core.config.resolve import Value, describe_fields, flatten, flatten_tree, resolve, suggest
 from emtc_core.config.run import PRESETS, RunConfig, list_algos
-from emtc_core.config.values import FieldInfo, format_argument, parse_count
+from emtc_core.config.values import format_argument, parse_count
 from emtc_core.envs.registry import IMPORTED_BY_MAP
 from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, Fault, describe_fault
-from emtc_core.plugins import Plugin, list_plugins
 
 PRESET, ALGO, ENV, MAP, STEPS, SEEDS, NAME = "preset", "algo", "env", "map", "steps", "seeds", "name"
 ALSO = "also"
 CHOICES: Final = (PRESET, ALGO, ENV, MAP, STEPS, SEEDS, NAME, ALSO)
 DEFAULTS: Final = {PRESET: "demo", ALGO: "emtc-qplex", ENV: "skirmish", SEEDS: "1"}
-_USUAL_MAP: Final = "3m"
-MOST_SEEDS = 8
+_DEFAULT_MAP: Final = "3m"
+MAX_SEEDS: Final = 8
+_SEED_RANGE: Final = re.compile(r"\s*(\d{1,10})(?:\s*-\s*(\d{1,10}))?\s*", re.ASCII)
 MAX_CHARACTERS = 300
 """Longest text of a field [characters]."""
 IDENTITY: Final = frozenset({"algo", "seed", "preset", "env.name", "env.map", "train.t_max"})
@@ -74,9 +67,9 @@ def is_field(name: str) -> bool:
     return name in CHOICES or name in _FIELD_OF_SETTING or "." in name
 
 
-def read_texts(given: Texts) -> dict[str, str]:
+def select_texts(parameters: Mapping[str, str]) -> dict[str, str]:
     """Select the fields of the form from URL parameters."""
-    texts = {name: text.strip()[:MAX_CHARACTERS] for name, text in given.items() if is_field(name)}
+    texts = {name: text.strip()[:MAX_CHARACTERS] for name, text in parameters.items() if is_field(name)}
     return {_FIELD_OF_SETTING.get(key, key): text for key, text in texts.items()}
 
 
@@ -89,31 +82,36 @@ def check_request(texts: Texts, maps: Mapping[str, Sequence[str]]) -> Request:
     """
     faults: dict[str, Fault] = {}
     choices = _read_choices(texts, maps, faults)
-    steps = _parse(STEPS, texts, faults, lambda text: parse_count(text, "train.t_max")) if texts.get(STEPS) else None
-    seeds = _parse(SEEDS, {SEEDS: texts.get(SEEDS) or DEFAULTS[SEEDS]}, faults, parse_seeds) or [1]
-    algos = _parse(ALSO, texts, faults, parse_algos) if texts.get(ALSO) else None
+    steps = _parse(STEPS, texts.get(STEPS), faults, lambda text: parse_count(text, "train.t_max"))
+    seeds = _parse(SEEDS, texts.get(SEEDS) or DEFAULTS[SEEDS], faults, parse_seeds) or [1]
+    algos = _parse(ALSO, texts.get(ALSO), faults, parse_algos) or []
     settings = _read_settings(texts, faults)
+    default_config = _resolve_defaults(choices, None)
+    default_steps = default_config.train.t_max
     if steps is not None:
         try:
-            _resolve_defaults(choices, steps)
-        except ConfigError as exc:
-            faults |= place_faults(exc, ["train.t_max"])
+            default_config = _resolve_defaults(choices, steps)
+        except ConfigError as exc:  # the training length is out of bounds
+            faults |= assign_faults(exc, ["train.t_max"])
             steps = None
-    plugin_keys = {key for key, _ in list_plugin_fields()}
-    plugin_defaults = {info.key: info.default for info in describe_fields() if info.key in plugin_keys}
-    defaults = plugin_defaults | flatten(_resolve_defaults(choices, steps))
-    usual_steps = _resolve_defaults(choices, None).train.t_max
     config = None
     try:
         config = _resolve(choices, steps, settings, seed=seeds[0])
     except ConfigError as exc:
-        faults |= place_faults(exc, settings) | faults
-    is_valid = not faults and choices[MAP]
-    also = tuple(algo for algo in algos or () if algo != choices[ALGO])
-    return Request(choices, defaults, faults, config if is_valid else None, tuple(seeds), also, usual_steps)
+        for name, fault in assign_faults(exc, settings).items():
+            faults.setdefault(name, fault)
+    return Request(
+        choices,
+        defaults=_list_plugin_defaults() | flatten(default_config),
+        faults=faults,
+        config=None if faults or not choices[MAP] else config,
+        seeds=tuple(seeds),
+        other_algos=tuple(algo for algo in algos if algo != choices[ALGO]),
+        default_steps=default_steps,
+    )
 
 
-def place_faults(error: EmtcError, keys: Iterable[str] = ()) -> dict[str, Fault]:
+def assign_faults(error: EmtcError, keys: Iterable[str] = ()) -> dict[str, Fault]:
     """Assign each fault of an error to a field.
 
     Args:
@@ -121,13 +119,13 @@ def place_faults(error: EmtcError, keys: Iterable[str] = ()) -> dict[str, Fault]
             environment cannot be made.
         keys: Settings in the request. A fault that concerns several settings is assigned to those of them.
     """
-    placed: dict[str, Fault] = {}
+    faults_by_field: dict[str, Fault] = {}
     settings = set(keys)
     for fault in error.faults if isinstance(error, ConfigError) else [_make_fault(error)]:
         concerned = [key for key in (fault.key, *fault.related) if key in settings] or [fault.key]
         for key in concerned:
-            placed.setdefault(_FIELD_OF_SETTING.get(key, key), fault)
-    return placed
+            faults_by_field.setdefault(_FIELD_OF_SETTING.get(key, key), fault)
+    return faults_by_field
 
 
 def _make_fault(error: EmtcError) -> Fault:
@@ -153,26 +151,31 @@ def parse_algos(text: str) -> list[str]:
     return algos
 
 
-def parse_seeds(text: str) -> list[int]:
+def parse_seeds(text: str, *, key: str = "seed", max_seeds: int = MAX_SEEDS) -> list[int]:
     """Parse seeds such as "1", "1,2,5" or "1-5"; repeated ones are dropped.
 
+    Args:
+        text: The text.
+        key: Name of the setting or option in the error message.
+        max_seeds: Largest number of seeds.
+
     Raises:
-        ConfigError: If the text has another format, or there are more than MOST_SEEDS seeds.
+        ConfigError: If the text has another format, or there are more than `max_seeds` seeds.
     """
-    seeds: list[int] = []
-    for part in text.replace(" ", "").split(","):
-        first, dash, last = part.partition("-")
-        if not (first.isdecimal() and first.isascii() and (not dash or (last.isdecimal() and last.isascii()))):
-            raise ConfigError("must be written as 1, 1,2,5 or 1-5", key="seed", value=text)
-        if len(first) > 10 or len(last) > 10 or not int(first) <= int(last or first) < 2**31:
-            raise ConfigError("must be in increasing order and below 2147483648", key="seed", value=text)
-        if int(last or first) - int(first) >= MOST_SEEDS:
-            raise ConfigError(f"must be at most {MOST_SEEDS} seeds", key="seed", value=text)
-        seeds += range(int(first), int(last or first) + 1)
-    distinct = list(dict.fromkeys(seeds))
-    if len(distinct) > MOST_SEEDS:
-        raise ConfigError(f"must be at most {MOST_SEEDS} seeds", key="seed", value=text)
-    return distinct
+    seeds: dict[int, None] = {}
+    for part in text.split(","):
+        match = _SEED_RANGE.fullmatch(part)
+        if match is None:
+            raise ConfigError("must be written as 1, 1,2,5 or 1-5, with at most 10 digits", key=key, value=text)
+        first = int(match[1])
+        last = int(match[2] or first)
+        if not first <= last < 2**31:
+            raise ConfigError("must be in increasing order and below 2147483648", key=key, value=text)
+        if last - first < max_seeds:
+            seeds |= dict.fromkeys(range(first, last + 1))
+        if last - first >= max_seeds or len(seeds) > max_seeds:
+            raise ConfigError(f"must be at most {max_seeds:,} seeds", key=key, value=text)
+    return list(seeds)
 
 
 def find_unused_settings(texts: Texts, request: Request) -> frozenset[str]:
@@ -186,13 +189,10 @@ def find_unused_settings(texts: Texts, request: Request) -> frozenset[str]:
     def is_set(key: str, value: str) -> bool:
         return texts.get(key, format_argument(request.defaults.get(key))) == value
 
-    unused = {
-        name
-        for key, value, prefix in _UNUSED_IF
-        if is_set(key, value)
-        for name in request.defaults
-        if name.startswith(prefix) and name != key
-    }
+    unused: set[str] = set()
+    for key, value, prefix in _UNUSED_IF:
+        if is_set(key, value):
+            unused |= {name for name in request.defaults if name.startswith(prefix) and name != key}
     return frozenset(unused)
 
 
@@ -211,9 +211,8 @@ def make_texts(stored: Mapping[str, object], *, name: str = "") -> dict[str, str
         SEEDS: format_argument(settings.get("seed")),
         NAME: name,
     }
-    return {key: text for key, text in texts.items() if text} | {
-        key: format_argument(settings[key]) for key in find_changed_settings(settings)
-    }
+    texts = {key: text for key, text in texts.items() if text}
+    return texts | {key: format_argument(settings[key]) for key in find_changed_settings(settings)}
 
 
 def resolve_defaults(settings: Mapping[str, Value]) -> dict[str, Value]:
@@ -241,12 +240,12 @@ def find_changed_settings(settings: Mapping[str, Value]) -> list[str]:
 def write_command(texts: Texts) -> str:
     """Write the command that starts a request with its first seed."""
     flags = {ENV: "--env", MAP: "--map", ALGO: "--algo", STEPS: "--steps", SEEDS: "--seed", NAME: "--name"}
-    words = [
-        "emtc",
-        "train",
-        *(word for name, flag in flags.items() if texts.get(name) for word in (flag, texts[name])),
-    ]
-    for key in (PRESET, *(key for key in texts if key not in CHOICES)):
+    words = ["emtc", "train"]
+    for name, flag in flags.items():
+        if texts.get(name):
+            words += [flag, texts[name]]
+    settings = [key for key in texts if key not in CHOICES]
+    for key in (PRESET, *settings):
         if key in texts:
             words += ["--set", f"{key}={texts[key]}"]
     return " ".join(map(shlex.quote, words))
@@ -278,10 +277,12 @@ def _make_name_fault(key: str, name: str, options: Sequence[str]) -> Fault:
     return Fault(key, name, "must be a name that exists", suggest(name, options))
 
 
-def _parse(name: str, texts: Texts, faults: dict[str, Fault], parse: Callable[[str], T]) -> T | None:
-    """Parse the text of a field, or add a fault and return None."""
+def _parse(name: str, text: str | None, faults: dict[str, Fault], parse: Callable[[str], T]) -> T | None:
+    """Parse the text of a field. Return None if the text is empty or has a fault, which is added to `faults`."""
+    if not text:
+        return None
     try:
-        return parse(texts[name])
+        return parse(text)
     except ConfigError as exc:
         faults[name] = exc.faults[0]
         return None
@@ -289,11 +290,14 @@ def _parse(name: str, texts: Texts, faults: dict[str, Fault], parse: Callable[[s
 
 def _read_settings(texts: Texts, faults: dict[str, Fault]) -> dict[str, str]:
     """Select the texts of settings and add a fault for each unknown key. `resolve` checks the values."""
-    settings = {key: text for key, text in texts.items() if key not in CHOICES}
-    valid_keys = _list_settings()
-    for key in settings.keys() - valid_keys.keys():
-        faults[key] = Fault(key, rule="is not a setting", hint=suggest(key, valid_keys))
-    return {key: text for key, text in settings.items() if key in valid_keys}
+    valid_keys = [info.key for info in describe_fields() if info.key not in IDENTITY]
+    settings: dict[str, str] = {}
+    for key, text in texts.items():
+        if key in valid_keys:
+            settings[key] = text
+        elif key not in CHOICES:
+            faults[key] = Fault(key, rule="is not a setting", hint=suggest(key, valid_keys))
+    return settings
 
 
 def _resolve(choices: Mapping[str, str], steps: int | None, settings: Mapping[str, str], *, seed: int = 1) -> RunConfig:
@@ -313,15 +317,9 @@ def _resolve_defaults(choices: Mapping[str, str], steps: int | None) -> RunConfi
     try:
         return _resolve(choices, steps, {})
     except ConfigError:
-        return _resolve({**choices, ENV: DEFAULTS[ENV], MAP: _USUAL_MAP}, steps, {})
+        return _resolve({**choices, ENV: DEFAULTS[ENV], MAP: _DEFAULT_MAP}, steps, {})
 
 
-def _list_settings() -> dict[str, FieldInfo]:
-    """List the settings that are not choices of the form, by dotted key."""
-    return _list_settings_with(tuple(list_plugins()))
-
-
-@lru_cache(maxsize=4)
-def _list_settings_with(plugins: tuple[Plugin, ...]) -> dict[str, FieldInfo]:
-    """Cache the settings. `plugins` is only a key: plug-ins add settings."""
-    return {info.key: info for info in describe_fields() if info.key not in IDENTITY}
+def _list_plugin_defaults() -> dict[str, Value]:
+    plugin_keys = {key for key, _ in list_plugin_fields()}
+    return {info.key: info.default for info in describe_fields() if info.key in plugin_keys}

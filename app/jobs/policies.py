@@ -132,13 +132,13 @@ def load_policy(
     Raises:
         EmtcError: If the run, its checkpoint or its environment is not available.
     """
-    if isinstance(db, Database):
-        return _load(db, find_run(db, run), checkpoint, choose_device(device))[0]
-    database = open_database(db or os.environ.get("EMTC_DB") or DEFAULT_DATABASE)
+    database = db if isinstance(db, Database) else open_database(db or os.environ.get("EMTC_DB") or DEFAULT_DATABASE)
     try:
-        return _load(database, find_run(database, run), checkpoint, choose_device(device))[0]
+        policy, _, _ = _load(database, find_run(database, run), checkpoint, choose_device(device))
+        return policy
     finally:
-        database.dispose()
+        if database is not db:
+            database.dispose()
 
 
 def evaluate_policy(
@@ -172,10 +172,7 @@ def evaluate_policy(
     env = make_env(changed.env, n_envs=min(episodes, config.train.n_envs))
     seed = row.seed if seed is None else seed
     try:
-        sizes, trained_sizes = (
-            f"{info.n_agents} agents, {info.n_actions} actions, {info.obs_dim} observed numbers"
-            for info in (env.info, policy.info)
-        )
+        sizes, trained_sizes = _describe_sizes(env.info), _describe_sizes(policy.info)
         if sizes != trained_sizes:
             raise ConfigError(
                 f"The policy of run {row.id} is for {trained_sizes}; the selected environment has {sizes}"
@@ -245,15 +242,13 @@ def _load(
 ) -> tuple[Policy, RunConfig, ChosenCheckpoint]:
     config = read_config(row)
     chosen = choose_checkpoint(db, row, choice)
-    policy = Policy(
-        config, _get_env_info(config.env), _read_weights(db, row.id, chosen), env_step=chosen.env_step, device=device
-    )
+    _, weights = load_part(run_folder(db, row.id) / chosen.name, "learner", run_id=row.id)
+    policy = Policy(config, _get_env_info(config.env), weights, env_step=chosen.env_step, device=device)
     return policy, config, chosen
 
 
-def _read_weights(db: Database, run_id: str, chosen: ChosenCheckpoint) -> dict[str, object]:
-    """Read the learner's weights from a checkpoint."""
-    return load_part(run_folder(db, run_id) / chosen.name, "learner", run_id=run_id)[1]
+def _describe_sizes(info: EnvInfo) -> str:
+    return f"{info.n_agents} agents, {info.n_actions} actions, {info.obs_dim} observed numbers"
 
 
 def _get_env_info(config: EnvConfig) -> EnvInfo:
@@ -270,7 +265,8 @@ def _get_env_info(config: EnvConfig) -> EnvInfo:
 
 def _override_env(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """Apply overrides of environment settings; refuse overrides of other settings."""
-    if keys := [key for key in parse_overrides(overrides) if not key.startswith("env.")]:
+    keys = [key for key in parse_overrides(overrides) if not key.startswith("env.")]
+    if keys:
         rule = "must be an environment setting (env.…), because only these can differ from the training"
         raise ConfigError(*(Fault(key, rule=rule) for key in keys))
     changed = apply_overrides(config, overrides)
@@ -285,7 +281,8 @@ def _check_same_actions(policy: Policy, script: ScriptedPolicy, config: RunConfi
     Raises:
         CheckpointError: If more than `_MAX_DIFFERENT` of the actions differ.
     """
-    env, compared = make_env(config.env, n_envs=_N_CHECK_EPISODES), _ComparedPolicy(policy, script)
+    compared = _ComparedPolicy(policy, script)
+    env = make_env(config.env, n_envs=_N_CHECK_EPISODES)
     try:
         collector = Collector(env, reward_scale=1.0, seed=config.seed, stream=_STREAM)
         collector.collect(compared, epsilon=0.0, round=(0,))

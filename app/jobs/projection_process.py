@@ -2,10 +2,8 @@
 
 import argparse
 import os
-import sys
 
 from app.analysis.projections.linear import Progress
-from app.jobs.compilation import log_compilation
 from app.jobs.projections import run_job
 from storage.engine import Database, open_database
 
@@ -15,8 +13,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="app.jobs.projection_process")
     parser.add_argument("--job", required=True, type=int)
     arguments = parser.parse_args()
-    with log_compilation(lambda line: sys.stdout.write(f"{line}\n")):
-        run_job(open_database(os.environ["EMTC_DB"]), arguments.job, embed=embed)
+    run_job(open_database(os.environ["EMTC_DB"]), arguments.job, embed=embed)
 
 
 def embed(db: Database, snapshot_id: int, *, kind: str, seed: int, progress: Progress) -> None:

@@ -63,48 +63,54 @@ def record_provenance(db: Database, run_id: str, env: EnvConfig, *, device: torc
         StorageError: If the database cannot be written, or another process owns the run.
     """
     try:
-        observed, diff = observe(env, device=device)
+        entries, diff = describe_process(env, device=device)
     except Exception as exc:  # an error of git, the processor query or a user module must not end the training
-        _log.warning("run %s: its code could not be observed: %r", run_id, exc)
+        _log.warning("run %s: its code could not be described: %r", run_id, exc)
         return
     row = find_run(db, run_id)
-    update_versions(db, run_id, merge(row.versions, observed, env_step=row.env_steps), token=token)
+    merged = merge_versions(row.versions, entries, env_step=row.env_steps)
+    update_versions(db, run_id, merged, token=token)
     if diff:
         try:
-            _write_diff(db, run_id, f"code-{observed['diff']}.diff", diff)
+            _write_diff(db, run_id, f"code-{entries['diff']}.diff", diff)
         except (StorageError, OSError) as exc:
             _log.warning("run %s: the diff of its code could not be written: %s", run_id, exc)
 
 
-def observe(env: EnvConfig, *, device: torch.device) -> tuple[dict[str, Any], bytes]:
+def describe_process(env: EnvConfig, *, device: torch.device) -> tuple[dict[str, Any], bytes]:
     """Return the entries of this process for `runs.versions` (code, hardware), and the diff of the checkout."""
     checkout, diff = read_checkout(ROOT)
+    entries = {**library_versions(), **checkout, "source": hash_core(), "hardware": _describe_machine(device)}
     modules = dict(sorted(_find_user_modules(env).items()))
     digests = {name: digest for name, module in modules.items() if (digest := digest_module(module))}
+    if digests:
+        entries["modules"] = digests
     patches = list(_find_patches(tuple(modules)))
-    observed = {**library_versions(), **checkout, "source": hash_core(), "hardware": _describe_machine(device)}
-    return observed | ({"modules": digests} if digests else {}) | ({"patched": patches} if patches else {}), diff
+    if patches:
+        entries["patched"] = patches
+    return entries, diff
 
 
-def merge(stored: Mapping[str, Any], observed: Mapping[str, Any], *, env_step: int) -> dict[str, Any]:
-    """Merge stored and observed entries.
+def merge_versions(stored: Mapping[str, Any], entries: Mapping[str, Any], *, env_step: int) -> dict[str, Any]:
+    """Merge the stored entries with those of this process.
 
     The entries from the start of the run do not change. Each resume with differences adds one line to "resumed".
 
     Args:
         stored: Entries in the row of the run. If they do not contain "source", the run starts for the first time.
-        observed: Entries of this process.
+        entries: Entries of this process.
         env_step: Env step from which the run resumes.
     """
     if "source" not in stored:
-        return {**stored, **observed}
-    keys = sorted(key for key in {*stored, *observed} - {"resumed"} if stored.get(key) != observed.get(key))
-    if not keys:
+        return {**stored, **entries}
+    differences = []
+    for key in sorted({*stored, *entries} - {"resumed"}):
+        value = entries.get(key)
+        if value != stored.get(key):
+            differences.append(f"{key} none" if value is None else f"{key} {str(value)[:200]}")
+    if not differences:
         return dict(stored)
-    values = (observed.get(key) for key in keys)
-    texts = ("none" if value is None else str(value)[:200] for value in values)
-    differences = ", ".join(f"{key} {text}" for key, text in zip(keys, texts, strict=True))
-    resumed = [*stored.get("resumed", []), f"from env step {env_step:,}: {differences}"]
+    resumed = [*stored.get("resumed", []), f"from env step {env_step:,}: {', '.join(differences)}"]
     return {**stored, "resumed": resumed[-_MAX_RESUMES:]}
 
 
@@ -114,11 +120,13 @@ def read_checkout(root: Path) -> tuple[dict[str, Any], bytes]:
     Both are empty if `root` has no .git folder, as in an installed wheel. Otherwise git would use the repository of
     another project that contains this folder.
     """
-    if not (root / ".git").exists() or (commit := _git(root, "rev-parse", "HEAD")) is None:
+    commit = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None
+    if commit is None:
         return {}, b""
-    parts = ("--", *(name for name in (*OWN, "pyproject.toml") if (root / name).exists()))
-    diff = _git(root, "diff", "HEAD", "--no-color", "--no-ext-diff", *parts) or b""
-    for name in (_git(root, "ls-files", "--others", "--exclude-standard", *parts) or b"").decode().splitlines():
+    paths = [name for name in (*OWN, "pyproject.toml") if (root / name).exists()]
+    diff = _git(root, "diff", "HEAD", "--no-color", "--no-ext-diff", "--", *paths) or b""
+    untracked_files = _git(root, "ls-files", "--others", "--exclude-standard", "--", *paths) or b""
+    for name in untracked_files.decode().splitlines():
         diff += f"# not in git: {name} {_digest_file(root / name)}\n".encode()
     state: dict[str, Any] = {"commit": commit.decode().strip(), "dirty": bool(diff)}
     if diff:
@@ -153,12 +161,14 @@ def _find_user_modules(env: EnvConfig) -> dict[str, ModuleType]:
     - Plug-ins and environments that the user has named, even if they are installed packages.
     """
     listed = {module.partition(".")[0] for module in (*list_modules(), find_map_module(env))}
-    loaded = {name: module for name, module in list(sys.modules.items()) if "." not in name and name not in OWN}
-    return {
-        name: module
-        for name, module in loaded.items()
-        if name not in _MAIN_MODULES and (path := _get_path(module)) and (name in listed or not _is_installed(path))
-    }
+    user_modules = {}
+    for name, module in list(sys.modules.items()):
+        if "." in name or name in (*OWN, *_MAIN_MODULES):
+            continue
+        path = _get_path(module)
+        if path and (name in listed or not _is_installed(path)):
+            user_modules[name] = module
+    return user_modules
 
 
 def _get_path(module: ModuleType) -> str:
@@ -168,6 +178,7 @@ def _get_path(module: ModuleType) -> str:
 
 
 def _is_installed(path: str) -> bool:
+    """Whether a file is part of Python or of an installed package."""
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {sys.base_prefix, sys.prefix}
     return "site-packages" in path or any(path.startswith(f"{folder}{os.sep}") for folder in folders)
@@ -225,9 +236,14 @@ def _get_package(value: object) -> str:
 
 def _describe_machine(device: torch.device) -> dict[str, Any]:
     """Describe processor, cores, memory and GPU."""
-    gpu = {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
-    memory = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
-    return {"cpu": _read_processor_name(), "cores": f"{os.cpu_count()} cores", "memory": memory, **gpu}
+    machine = {
+        "cpu": _read_processor_name(),
+        "cores": f"{os.cpu_count()} cores",
+        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
+    }
+    if device.type == "cuda":
+        machine["gpu"] = torch.cuda.get_device_name(device)
+    return machine
 
 
 def _read_processor_name() -> str:

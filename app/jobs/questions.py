@@ -57,7 +57,7 @@ def ask_and_wait(
 
 
 def describe(request: EvaluationRequest) -> str:
-    """Write when a question was request, and its answer or its state."""
+    """Write when a question was asked, and its answer or its state."""
     when = f"asked {add_utc(request.requested_at):%H:%M:%S} UTC"
     if request.answer is not None:
         return f"{when}: {describe_answer(request, request.answer)}"

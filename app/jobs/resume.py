@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from app.analysis.provenance import library_versions
-from app.jobs.launch import check_startable, claim_and_start
+from app.jobs.launch import check_startable, start_trainer
 from emtc_core.checkpoint_file import CheckpointCheck, check_best, check_checkpoints
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.errors import (
@@ -32,6 +32,7 @@ from storage.runs.rows import RunRow, check_not_imported, find_run
 from storage.runs.status import allows, check_allowed
 
 ENOUGH_CHECKPOINTS = 2
+"""With this number of usable checkpoints, the run can still resume if one file is damaged."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,8 @@ def resume_run(db: Database, run_id: str) -> None:
         RunStateError: If the run is being trained, or has recorded rows and no usable checkpoint.
     """
     row = find_run(db, run_id)
-    claim_and_start(db, lambda: ClaimedRun(row.id, resume=True, token=claim_to_resume(db, row.id)))
+    token = claim_to_resume(db, row.id)
+    start_trainer(db, ClaimedRun(row.id, resume=True, token=token))
 
 
 def check_can_restart(row: RunRow) -> None:
@@ -159,12 +161,10 @@ def restart_run(db: Database, run_id: str) -> str:
         ConfigError: If this version or machine cannot train it. Nothing is created then.
     """
     check_can_restart(find_run(db, run_id))
-
-    def create() -> ClaimedRun:
-        token = make_token()
-        return ClaimedRun(start_again(db, run_id, versions=library_versions(), token=token), resume=False, token=token)
-
-    return claim_and_start(db, create).run_id
+    token = make_token()
+    new_run_id = start_again(db, run_id, versions=library_versions(), token=token)
+    start_trainer(db, ClaimedRun(new_run_id, resume=False, token=token))
+    return new_run_id
 
 
 @dataclass(frozen=True)

@@ -185,11 +185,11 @@ def _signal_numbers() -> Generator[int]:
     os.set_blocking(sent, False)
     previous, process = signal.set_wakeup_fd(sent, warn_on_full_buffer=False), os.getpid()
 
-    def forget_in_child() -> None:
+    def ignore_signals_in_child() -> None:
         if os.getppid() == process:  # a signal to a worker of an environment is not for this trainer
             signal.set_wakeup_fd(-1)
 
-    os.register_at_fork(after_in_child=forget_in_child)
+    os.register_at_fork(after_in_child=ignore_signals_in_child)
     try:
         yield received
     finally:

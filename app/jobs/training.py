@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import torch
 
-from app.jobs.compilation import log_compilation
 from app.jobs.env_calls import EnvCalls
 from app.jobs.external_env import ExternalEnv, check_fits
 from app.jobs.launch import LOG_NAME
@@ -70,7 +69,7 @@ def train_run(
         token: Owner token of this process. None: this function claims the run.
         signals: The signal handler, if one is already installed. None: this function installs one.
         on_progress: Called with the env step after each round.
-        announce: Called with lines for the user: the planned memory use, and the compilation of kernels.
+        announce: Called with lines for the user: the planned memory use.
         gpu_share: Fraction of the GPU's memory that the run may plan with, if `train.gpu_share` is auto.
 
     Raises:
@@ -81,10 +80,13 @@ def train_run(
         if token is None:
             token = new_token = make_token()
             retry_transient(database, lambda: claim_to_train(database, run_id, new_token))
-        with _record_failures(database, run_id, token, handler), log_compilation(announce):
+        with _record_failures(database, run_id, token, handler):
             config, device = _mark_started(database, run_id, token, gpu_share)
             summary = _train(
-                *(database, run_id, config, device),
+                database,
+                run_id,
+                config,
+                device,
                 resume=resume,
                 token=token,
                 signals=handler,
@@ -156,17 +158,19 @@ def _mark_started(database: Database, run_id: str, token: str, gpu_share: float)
     """Read the configuration, choose device, threads and share of the GPU, and mark the run as running."""
     row = retry_transient(database, lambda: find_run(database, run_id))
     config = config_from_stored(row.config)
-    is_on_another_machine = row.host not in (None, socket.gethostname())
-    changes: dict[str, Any] = {"act_device": "auto"} if is_on_another_machine else {}
-    if is_on_another_machine or config.train.gpu_share == "auto":
-        changes["gpu_share"] = gpu_share
-    # not stored: chosen at each start
+    # These changes are chosen at each start and not stored.
+    changes: dict[str, Any] = {}
+    if row.host not in (None, socket.gethostname()):
+        changes = {"act_device": "auto", "gpu_share": gpu_share}
+    elif config.train.gpu_share == "auto":
+        changes = {"gpu_share": gpu_share}
     config = config.model_copy(update={"train": config.train.model_copy(update=changes)})
     device = choose_device(config.train.device)
-    is_on_cpu = device.type == "cpu"
-    configure_threads(choose_threads(config.train.threads, is_alone=row.sweep_id is None) if is_on_cpu else 1)
-    start = partial(start_run, database, run_id, token=token)
-    retry_transient(database, lambda: start(device=str(device)))
+    n_threads = 1
+    if device.type == "cpu":
+        n_threads = choose_threads(config.train.threads, is_alone=row.sweep_id is None)
+    configure_threads(n_threads)
+    retry_transient(database, lambda: start_run(database, run_id, device=str(device), token=token))
     return config, device
 
 
@@ -253,8 +257,9 @@ def _make_trainer(
     on_progress: Callable[[int], None],
     env_calls: EnvCalls,
 ) -> Trainer:
-    def make(env: EnvConfig, n_envs: int) -> VectorEnv:
-        return env_calls.watch(env_calls.run("its start", make_env, env, n_envs=n_envs))
+    def make_for_evaluation(env_config: EnvConfig) -> VectorEnv:
+        n_envs = min(config.eval.episodes, config.train.n_envs)
+        return env_calls.watch(env_calls.run("its start", make_env, env_config, n_envs=n_envs))
 
     def make_for_training() -> VectorEnv:
         env = env_calls.run("its start", make_env, config.env, n_envs=config.train.n_envs)
@@ -263,15 +268,12 @@ def _make_trainer(
             env = ExternalEnv(env, describe_env(config.env))
         return env_calls.watch(env)
 
-    shifted, n_eval_envs = (
-        make_robust_env_config(config.env),
-        min(config.eval.episodes, config.train.n_envs),
-    )
+    robust_env_config = make_robust_env_config(config.env)
     return Trainer(
         config,
         env=make_for_training(),
-        eval_env=make(config.env, n_eval_envs),
-        robust_env=make(shifted, n_eval_envs) if shifted else None,
+        eval_env=make_for_evaluation(config.env),
+        robust_env=make_for_evaluation(robust_env_config) if robust_env_config else None,
         recorder=recorder,
         control=control,
         checkpoints=store,

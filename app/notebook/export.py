@@ -227,16 +227,16 @@ def make_recipe(view: PinnedView, figure: Figure) -> str | None:
 
 def _collect_options(view: PinnedView, figure: Figure, kind: FigureKind[Any, Any]) -> dict[str, Any]:
     """Collect the options of a figure from the pinned options, the URL parameters, and the figure's texts."""
-    known = kind.options.list_options()
-    options = {name: value for name, value in view.facts.items() if name in known}
-    if "rate" in known and not options.keys() & {"rate", "quantity"}:
+    available = kind.options.list_options()
+    options = {name: value for name, value in view.facts.items() if name in available}
+    if "rate" in available and not options.keys() & {"rate", "quantity"}:
         options["rate"] = "greedy"  # the default when views without `rate` were stored
-    for name, option in known.items():
+    for name, option in available.items():
         if isinstance(option.default, bool) and view.query.get(option.parameter) == ["true"]:
             options[name] = True
-    for name in known.keys() & _TEXT_OPTIONS:
+    for name in available.keys() & _TEXT_OPTIONS:
         options.setdefault(name, getattr(figure, name))
-    if "x" in known:
+    if "x" in available:
         with suppress(LookupError, ValueError):
             options["x"] = list(read_window(view.query["x"][0]))
     return options

@@ -1,58 +1,46 @@
-"""Draw one or two episodes as an animated GIF or a video, or one frame of them as SVG, without a browser.
+"""Draw one or two episodes with Matplotlib: fields or strips above, values below.
 
-`EpisodeFigure` arranges the figure (fields or strips above, values below) and moves it to any moment. For an animation,
-the fixed artists are drawn once, and only the moving artists are drawn for each frame.
+`draw_image` draws one moment, and `draw_frames` draws the images of an animation. For an animation, the fixed artists
+are drawn once, and only the moving artists are drawn for each image. The units are a few collections whose arrays
+change, because single shapes (several hundred for forty units) would be slow to draw.
 """
 
 import io
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LinearSegmentedColormap, to_rgba
+from matplotlib.collections import Collection, LineCollection, PathCollection, PolyCollection
+from matplotlib.colors import LinearSegmentedColormap, to_rgba, to_rgba_array
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Patch
+from matplotlib.path import Path
 from matplotlib.text import Text
+from matplotlib.textpath import TextPath
+from matplotlib.transforms import Affine2D
+from numpy.typing import NDArray
 from PIL import Image
 
 from app.figures.kinds.chart import Chart, Panel
 from app.figures.named.trajectories import NAMES
 from app.figures.render.matplotlib_view import make_style
-from app.figures.theme import VIRIDIS, Mode, format_mathtext, replace_unprintable
-from app.replay.field import FieldArtist, sample_moments
-from app.replay.layout import lay_out_fields
-from app.replay.payload import describe_field, list_teams, name_entries
-from app.replay.replay import (
-    MISSING,
-    EpisodeView,
-    count_actions,
-    join_values,
-    quantize_values,
-    style_actions,
-)
-from emtc_core.envs.scene import Scene
-from emtc_core.errors import ConfigError
-from emtc_core.install import get_install_command
+from app.figures.theme import SPEED_COLOR, VIRIDIS, Mode, format_mathtext, replace_unprintable
+from app.replay.layout import NEUTRAL_TEAM, OPPONENT_TEAM, STYLE, TEAM_COLORS, EpisodeLayout, lay_out_episodes
+from app.replay.replay import MISSING, EpisodeView, count_actions, join_values, list_action_groups, style_actions
 
-MAX_FRAMES = 200
-"""Maximum number of frames of an animation."""
-GIF_DPI = 100
-COLORS = 128
-STEPS_PER_SECOND = 8
-_MAX_FRAMES_PER_STEP = 3
-_MIN_FRAME_MS, _MAX_FRAME_MS, _LAST_FRAME_MS = 40, 120, 1200
-"""Limits of a frame's duration: browsers slow down frames below the minimum."""
+Floats = NDArray[np.float64]
+Color = tuple[float, float, float, float]
 
-_PX_PER_INCH = 100.0
-# Sizes are in inches. The keys of these dictionaries are the number of episodes.
+_PX_PER_INCH = 100
+_POINTS_PER_PX = 72 / _PX_PER_INCH
+# Sizes of the figure are in inches. The keys of these dictionaries are the number of episodes.
 _FIGURE_WIDTH = {1: 7.2, 2: 10.0}
 _MAX_FIELD_HEIGHT = {1: 3.6, 2: 2.8}
 _MAX_PANEL_COLUMNS = {1: 2, 2: 3}
@@ -63,121 +51,111 @@ _PANEL_HEIGHT, _PANEL_TITLE_HEIGHT, _FOOTER_HEIGHT = 0.75, 0.34, 0.45
 _PANEL_LEFT, _PANEL_RIGHT = 0.62, 0.1
 _MAX_ENTRY_NAMES, _MAX_ENTRY_LENGTH = 16, 14
 _MAX_AGENT_LABELS = 8
+_CORNERS = 28
+"""Number of corners of the polygon of a unit."""
+_RING_POINTS = 33
+_GRAY = "#8a8f98"
 
-Progress = Callable[[int, int], None]
-"""Called with the number of drawn frames and the number of all frames."""
+
+def draw_image(
+    sides: Sequence[EpisodeView],
+    *,
+    frame: float,
+    format: Literal["svg", "png"],
+    mode: Mode = "light",
+    sources: Sequence[str] = (),
+) -> bytes:
+    """Draw one moment as a file.
+
+    Args:
+        sides: One or two episodes.
+        frame: The moment; the last frame if it is beyond the end.
+        format: Vectors or pixels.
+        mode: Light or dark.
+        sources: Descriptions of the runs, for the metadata of the file.
+    """
+    last_frame = max(side.frames for side in sides) - 1
+    frame = min(max(float(frame), 0.0), float(last_frame))
+    with mpl.rc_context(make_style(mode)):
+        episode_figure = EpisodeFigure(sides)
+        episode_figure.move(frame)
+        title = replace_unprintable(f"{episode_figure.title}, t = {frame:g}")
+        keywords = [replace_unprintable(source) for source in sources]
+        if format == "svg":
+            metadata = {"Title": title, "Keywords": keywords, "Date": None}
+        else:
+            metadata = {"Title": title, "Keywords": "; ".join(keywords)}
+        file = io.BytesIO()
+        episode_figure.figure.savefig(file, format=format, metadata=metadata)
+    return file.getvalue()
 
 
-class _Part(Protocol):
-    """A part of the figure that can be moved to a frame."""
+def draw_frames(sides: Sequence[EpisodeView], moments: Sequence[float], *, mode: Mode) -> Iterator[Image.Image]:
+    """Draw the images of an animation.
 
-    moving: list[Artist]
-
-    def move(self, frame: float) -> None: ...
+    Args:
+        sides: One or two episodes.
+        moments: The moment of each image [frames].
+        mode: Light or dark.
+    """
+    with mpl.rc_context(make_style(mode)):
+        episode_figure = EpisodeFigure(sides, is_animated=True)
+        figure = episode_figure.figure
+        figure.set_dpi(_PX_PER_INCH)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        background = canvas.copy_from_bbox(figure.bbox)
+    for moment in moments:
+        canvas.restore_region(background)
+        with mpl.rc_context(make_style(mode)):
+            episode_figure.move(moment)
+            for artist in episode_figure.moving:
+                figure.draw_artist(artist)
+        yield Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
 
 
 class EpisodeFigure:
     """A figure of one or two episodes that can be moved to any moment.
 
-    If `animated`, drawing the figure omits the moving artists. `moving` lists them in drawing order.
+    If `is_animated`, drawing the figure omits the moving artists. `moving` lists them in drawing order.
     """
 
-    def __init__(self, sides: Sequence[EpisodeView], *, animated: bool = False) -> None:
+    def __init__(self, sides: Sequence[EpisodeView], *, is_animated: bool = False) -> None:
         self.title = " compared with ".join(side.title for side in sides)
-        chart = join_values(list(sides))
+        self._sides = sides
+        layouts = lay_out_episodes(sides)
+        chart = join_values(sides)
         has_actions = any(count_actions(side) for side in sides)
         n_panels = len(chart.panels) + has_actions
-        rows = -(-n_panels // _MAX_PANEL_COLUMNS[len(sides)])
-        columns = max(1, -(-n_panels // max(1, rows)))  # as in the player: no row is shorter than needed
+        n_rows = -(-n_panels // _MAX_PANEL_COLUMNS[len(sides)])
         width = _FIGURE_WIDTH[len(sides)]
         field_width = (width - 2 * _MARGIN - (len(sides) - 1) * _FIELD_GAP) / len(sides)
-        has_damage = any((side.scene.health < 1).any() for side in sides)
-        fields = lay_out_fields(sides)
-        max_height = _MAX_FIELD_HEIGHT[len(sides)]
-        field_height = max(
-            min(max_height, field_width * (y1 - y0) / (x1 - x0)) if side.has_units else min(max_height, _STRIP_HEIGHT)
-            for side, (_, (x0, y0, x1, y1)) in zip(sides, fields, strict=True)
-        )
-        panel_area = rows * (_PANEL_HEIGHT + _PANEL_TITLE_HEIGHT) + _FOOTER_HEIGHT if n_panels else _MARGIN
-        has_units = any(side.has_units for side in sides)
-        legend_height = _LEGEND_HEIGHT if has_units else 0
-        height = _HEADER_HEIGHT + field_height + legend_height + panel_area
+        field_height = max(_compute_field_height(layout, field_width, len(sides)) for layout in layouts)
+        legend_height = _LEGEND_HEIGHT if any(layout.units for layout in layouts) else 0
+        panels_top = _HEADER_HEIGHT + field_height + legend_height
+        panels_height = n_rows * (_PANEL_HEIGHT + _PANEL_TITLE_HEIGHT) + _FOOTER_HEIGHT if n_panels else _MARGIN
+        height = panels_top + panels_height
         self.figure = Figure(figsize=(width, height))
         self._grid = _InchGrid(self.figure, width, height)
-        self._parts: list[_Part] = []
-        for number, side in enumerate(sides):
+        self._parts: list[FieldArtist | _Strip | _ValueCursor] = []
+        for number, layout in enumerate(layouts):
             left = _MARGIN + number * (field_width + _FIELD_GAP)
-            ax = self._grid.add_axes(left, _HEADER_HEIGHT, field_width, field_height)
-            title = format_mathtext(replace_unprintable(side.title))
+            title = format_mathtext(replace_unprintable(layout.title))
             self._grid.write(left, 0.42, f"{NAMES[number]}   {title}" if len(sides) > 1 else title)
-            if side.has_units:
+            ax = self._grid.add_axes(left, _HEADER_HEIGHT, field_width, field_height)
+            if layout.units:
                 size_px = (field_width * _PX_PER_INCH, field_height * _PX_PER_INCH)
-                scene, bounds = fields[number]
-                self._parts.append(FieldArtist(ax, scene, bounds, size_px, has_rings=bool(has_damage)))
-                self._write_legend(side, scene, left, _HEADER_HEIGHT + field_height, has_rings=bool(has_damage))
+                self._parts.append(FieldArtist(ax, layout, size_px))
+                self._write_legend(layout, left, _HEADER_HEIGHT + field_height)
             else:
-                self._parts.append(_Strip(ax, side))
+                self._parts.append(_Strip(ax, layout))
         self._clock = self._grid.write(width - _MARGIN, 0.2, "", align="right")
-        self._add_panels(
-            chart,
-            sides,
-            columns=columns,
-            top=_HEADER_HEIGHT + field_height + legend_height,
-            width=width,
-            has_actions=has_actions,
-        )
+        if n_panels:
+            n_columns = -(-n_panels // n_rows)  # as in the player: no row is shorter than needed
+            self._add_panels(chart, n_panels, n_columns, panels_top, width)
         self.moving: list[Artist] = [artist for part in self._parts for artist in part.moving] + [self._clock]
         for artist in self.moving:
-            artist.set_animated(animated)
-
-    def _write_legend(self, side: EpisodeView, scene: Scene, left: float, top: float, *, has_rings: bool) -> None:
-        """Write the teams and the meaning of the marks below a field whose left lower corner is at `left`, `top`."""
-        used = set(scene.team.tolist())
-        x = left
-        for number, (name, color) in enumerate(list_teams([side])):
-            if number in used:
-                mark = "■" if number == 1 else "●"
-                self._grid.write(x, top + 0.16, mark, size=7, color=color, weight="normal")
-                self._grid.write(x + 0.12, top + 0.16, name, size=7, weight="normal")
-                x += 0.3 + 0.055 * len(name)
-        for row, text in enumerate(textwrap.wrap(describe_field(scene, has_rings=has_rings), _LEGEND_CHARACTERS)[:2]):
-            self._grid.write(left, top + 0.31 + 0.13 * row, replace_unprintable(text), size=6, weight="normal")
-
-    def _add_panels(
-        self, chart: Chart, sides: Sequence[EpisodeView], *, columns: int, top: float, width: float, has_actions: bool
-    ) -> None:
-        """Add the panels of the values, row by row, and then a panel of the actions.
-
-        Args:
-            chart: The values.
-            sides: The episodes.
-            columns: Number of panels per row.
-            top: Upper edge of the first row [inch].
-            width: Width of the figure [inch].
-            has_actions: Whether there is a panel of the actions.
-        """
-        column_width = (width - _MARGIN) / columns
-        last_step = max(side.frames for side in sides) - 1
-        n_panels = len(chart.panels) + has_actions
-        for index in range(n_panels):
-            row, column = divmod(index, columns)
-            ax = self._grid.add_axes(
-                column * column_width + _PANEL_LEFT,
-                top + row * (_PANEL_HEIGHT + _PANEL_TITLE_HEIGHT) + _PANEL_TITLE_HEIGHT,
-                column_width - _PANEL_LEFT - _PANEL_RIGHT,
-                _PANEL_HEIGHT,
-            )
-            is_lowest = index + columns >= n_panels
-            ax.set_xlim(0, max(1, last_step))
-            ax.tick_params(labelsize=7, length=2, labelbottom=is_lowest)
-            if is_lowest:
-                ax.set_xlabel(format_mathtext(chart.x_label), fontsize=7, labelpad=1)
-            if index < len(chart.panels):
-                _draw_panel(ax, chart.panels[index])
-                self._parts.append(_ValueCursor(ax, chart.panels[index], len(sides)))
-            else:
-                _draw_actions(ax, sides)
-                self._parts.append(_ValueCursor(ax, None, len(sides)))
+            artist.set_animated(is_animated)
 
     def move(self, frame: float) -> None:
         """Show a moment of the longer episode. After the end of the shorter one, its last frame is shown."""
@@ -185,89 +163,310 @@ class EpisodeFigure:
             part.move(frame)
         self._clock.set_text(f"t = {int(frame)}")
 
+    def _write_legend(self, layout: EpisodeLayout, left: float, top: float) -> None:
+        """Write the teams and the meaning of the marks below a field whose left lower corner is at `left`, `top`."""
+        x = left
+        for team in layout.legend:
+            self._grid.write(x, top + 0.16, "■" if team.is_square else "●", size=7, color=team.color, weight="normal")
+            self._grid.write(x + 0.12, top + 0.16, team.name, size=7, weight="normal")
+            x += 0.3 + 0.055 * len(team.name)
+        for row, text in enumerate(textwrap.wrap(layout.note, _LEGEND_CHARACTERS)[:2]):
+            self._grid.write(left, top + 0.31 + 0.13 * row, replace_unprintable(text), size=6, weight="normal")
 
-def to_svg(sides: Sequence[EpisodeView], *, frame: float, mode: Mode = "light", sources: Sequence[str] = ()) -> bytes:
-    """Draw one moment as SVG.
+    def _add_panels(self, chart: Chart, n_panels: int, n_columns: int, top: float, width: float) -> None:
+        """Add the panels of the values, row by row, and then a panel of the actions if there is one more panel.
 
-    Args:
-        sides: One or two episodes.
-        frame: The moment; the last frame if it is beyond the end.
-        mode: Light or dark.
-        sources: Descriptions of the runs, for the metadata of the file.
-    """
-    last_frame = max(side.frames for side in sides) - 1
-    frame = min(max(float(frame), 0.0), float(last_frame))
-    with mpl.rc_context(make_style(mode)):
-        board = EpisodeFigure(sides)
-        board.move(frame)
-        file = io.BytesIO()
-        keywords = [replace_unprintable(source) for source in sources]
-        title = replace_unprintable(f"{board.title}, t = {frame:g}")
-        board.figure.savefig(file, format="svg", metadata={"Date": None, "Title": title, "Keywords": keywords})
-    return file.getvalue()
+        Args:
+            chart: The values.
+            n_panels: Number of panels.
+            n_columns: Number of panels per row.
+            top: Upper edge of the first row [inch].
+            width: Width of the figure [inch].
+        """
+        column_width = (width - _MARGIN) / n_columns
+        last_frame = max(side.frames for side in self._sides) - 1
+        for index in range(n_panels):
+            row, column = divmod(index, n_columns)
+            ax = self._grid.add_axes(
+                column * column_width + _PANEL_LEFT,
+                top + row * (_PANEL_HEIGHT + _PANEL_TITLE_HEIGHT) + _PANEL_TITLE_HEIGHT,
+                column_width - _PANEL_LEFT - _PANEL_RIGHT,
+                _PANEL_HEIGHT,
+            )
+            is_lowest = index + n_columns >= n_panels
+            ax.set_xlim(0, max(1, last_frame))
+            ax.tick_params(labelsize=7, length=2, labelbottom=is_lowest)
+            if is_lowest:
+                ax.set_xlabel(format_mathtext(chart.x_label), fontsize=7, labelpad=1)
+            panel = chart.panels[index] if index < len(chart.panels) else None
+            if panel is not None:
+                _draw_panel(ax, panel)
+            else:
+                _draw_actions(ax, self._sides)
+            self._parts.append(_ValueCursor(ax, panel, len(self._sides)))
 
 
-def to_gif(sides: Sequence[EpisodeView], *, mode: Mode = "light", on_progress: Progress | None = None) -> bytes:
-    """Draw whole episodes as an animation of at most `MAX_FRAMES` frames. Short episodes have frames between steps.
+class Moment(NamedTuple):
+    """The values of U units at one moment, mixed from those of two frames."""
 
-    Args:
-        sides: One or two episodes.
-        mode: Light or dark.
-        on_progress: Called after each frame.
-    """
-    moments, frame_ms = _choose_moments(sides)
-    images = _reduce_colors(_draw_frames(sides, moments, mode, on_progress))
-    first = next(images)
-    file = io.BytesIO()
-    first.save(
-        file,
-        format="GIF",
-        save_all=True,
-        append_images=images,
-        duration=[frame_ms] * (len(moments) - 1) + [_LAST_FRAME_MS],
-        loop=0,
-        disposal=1,
+    position: Floats  # [U, 2]
+    presence: Floats  # [U] opacity: 1 alive, 0 dead
+    health: Floats  # [U]
+    shield: Floats  # [U]
+    hit: Floats  # [U] opacity of the orange edge
+    death: Floats  # [U] opacity of the growing ring
+
+
+def mix_frames(layout: EpisodeLayout, frame: float) -> Moment:
+    """Compute the values of the units at a moment between two frames. `mixUnit` of the player does the same."""
+    t = int(frame)
+    t_next = min(t + 1, layout.frames - 1)
+    fraction = frame - t
+
+    def mix(values: NDArray[Any]) -> Floats:
+        return values[t].astype(np.float64) * (1 - fraction) + values[t_next].astype(np.float64) * fraction
+
+    return Moment(
+        position=mix(layout.position),
+        presence=mix(layout.presence),
+        health=mix(layout.health),
+        shield=mix(layout.shield),
+        hit=np.maximum(0.0, layout.hit[t].astype(np.float64) - fraction / STYLE.hit_steps),
+        death=np.maximum(0.0, layout.death[t].astype(np.float64) - fraction / STYLE.death_steps),
     )
-    return file.getvalue()
 
 
-def to_mp4(sides: Sequence[EpisodeView], *, mode: Mode = "light", on_progress: Progress | None = None) -> bytes:
-    """Draw whole episodes as a video (H.264) with the frames of `to_gif`, in all colors.
+class FieldArtist:
+    """The field and the units of an episode on axes in pixels. `moving` lists the artists that change over time."""
 
-    Raises:
-        ConfigError: If the package imageio-ffmpeg is not installed.
-    """
-    try:
-        from imageio_ffmpeg import write_frames  # pyright: ignore[reportMissingImports]  # an optional extra
-    except ModuleNotFoundError as error:
-        hint = f"Install it with: {get_install_command('video')}"
-        raise ConfigError("needs the package imageio-ffmpeg", key="mp4", hint=hint) from error
-    moments, frame_ms = _choose_moments(sides)
-    images = (_crop_to_even_size(image) for image in _draw_frames(sides, moments, mode, on_progress))
-    image = first = next(images)
-    with TemporaryDirectory(prefix="emtc-video-") as folder:
-        path = Path(folder) / "replay.mp4"
-        writer = write_frames(str(path), first.size, fps=round(1000 / frame_ms), macro_block_size=2, quality=8)
-        writer.send(None)
-        for image in chain([first], images):
-            writer.send(image.tobytes())
-        for _ in range(_LAST_FRAME_MS // frame_ms):
-            writer.send(image.tobytes())
-        writer.close()
-        return path.read_bytes()
+    def __init__(self, ax: Axes, layout: EpisodeLayout, size_px: tuple[float, float]) -> None:
+        """Draw the field.
+
+        Args:
+            ax: The axes.
+            layout: What is drawn.
+            size_px: Width and height of the axes [px].
+        """
+        x0, y0, x1, y1 = layout.bounds
+        scale = min(size_px[0] / (x1 - x0), size_px[1] / (y1 - y0))  # [px per field unit]
+        ax.set_facecolor((0.5, 0.5, 0.5, 0.08))
+        for spine in ax.spines.values():
+            spine.set_visible(False)
+        _draw_ground(ax, layout, scale)
+        ax.set(xlim=(0, (x1 - x0) * scale), ylim=(0, (y1 - y0) * scale), aspect="equal", xticks=[], yticks=[])
+        self._layout = replace(layout, position=(layout.position.astype(np.float64) - (x0, y0)) * scale)
+        self._radius = np.maximum(layout.radius.astype(np.float64) * scale, layout.min_radius_px)
+        team = np.array(layout.team, int)
+        self._colors = to_rgba_array(TEAM_COLORS)[team]
+        self._is_neutral = team == NEUTRAL_TEAM
+        self._outlines = _make_outlines(team == OPPONENT_TEAM)
+        self._text_color = np.array(to_rgba(ax.xaxis.label.get_color()))
+        self._background = np.array(to_rgba(ax.figure.get_facecolor()))
+
+        self._trails = _make_lines(STYLE.trail_width)
+        self._pass_lines = _make_lines(STYLE.pass_width)
+        self._pass_heads = PolyCollection([], linewidths=0)
+        self._aim_lines = _make_lines(STYLE.aim_width)
+        self._aim_lines.set_linestyle((0, [length / STYLE.aim_width for length in STYLE.aim_dash]))
+        self._aim_heads = PolyCollection([], linewidths=0)
+        self._crosses = _make_lines(STYLE.cross_width)
+        self._bodies = PolyCollection([])
+        self._rings = _make_lines(STYLE.ring_width)
+        self._carrier_ring = _make_lines(STYLE.ring_width)
+        self._carrier_ring.set_color(tuple(self._text_color))
+        self._death_rings = _make_lines(STYLE.death_width)
+        self._labels = PathCollection(
+            _make_labels(layout.labels, np.clip(self._radius, *STYLE.label_sizes)),
+            offset_transform=ax.transData,
+            linewidths=0,
+        )
+        self._neutral_bodies = PolyCollection([])  # for example a ball
+        # In drawing order: the number of a unit is above its rings, and the ball is above the players.
+        artists: tuple[Collection, ...] = (
+            self._trails, self._pass_lines, self._pass_heads, self._aim_lines, self._aim_heads, self._crosses,
+            self._bodies, self._rings, self._carrier_ring, self._death_rings, self._labels, self._neutral_bodies,
+        )  # fmt: skip
+        for number, artist in enumerate(artists):
+            ax.add_collection(artist, autolim=False)
+            artist.set_zorder(3 + number)
+        self._labels.set_transform(ax.figure.dpi_scale_trans.frozen().scale(1 / _PX_PER_INCH))
+        self.moving: list[Artist] = list(artists)
+
+    def move(self, frame: float) -> None:
+        """Draw the units at a moment. After the last frame, the last frame is shown."""
+        frame = min(max(frame, 0.0), self._layout.frames - 1.0)
+        moment = mix_frames(self._layout, frame)
+        self._draw_trails(int(frame), moment)
+        self._draw_passes(frame)
+        self._draw_aims(int(frame), moment)
+        self._draw_crosses(moment)
+        self._draw_bodies(moment)
+        if self._layout.has_rings:
+            self._draw_rings(moment)
+        self._draw_carrier(int(frame), moment)
+        self._draw_deaths(moment)
+        self._labels.set_offsets(moment.position)
+        self._labels.set_facecolor(_fade(np.ones((len(moment.presence), 4)), moment.presence))
+
+    def _draw_trails(self, t: int, moment: Moment) -> None:
+        """Draw the last steps of each living unit as lines that fade toward the past."""
+        first = max(0, t - STYLE.trail_steps + 1)
+        points = np.concatenate([self._layout.position[first : t + 1], moment.position[None]])  # [steps + 1, U, 2]
+        lines = np.stack([points[:-1], points[1:]], axis=2)  # [steps, U, 2, 2]
+        age = t - np.arange(first, t + 1)  # [steps]
+        opacity = STYLE.trail_opacity * (1 - age[:, None] / STYLE.trail_steps) * moment.presence
+        self._trails.set_segments(list(lines.reshape(-1, 2, 2)))
+        self._trails.set_color(_fade(np.tile(self._colors, (len(age), 1)), opacity.ravel()))
+
+    def _draw_passes(self, frame: float) -> None:
+        """Draw the passes of the last steps, and a pass in flight, from the passing to the receiving player."""
+        first, last = self._layout.passes[:, :2].T
+        is_visible = (frame >= first) & (frame <= last + STYLE.pass_steps)
+        first, last, unit, receiver = self._layout.passes[is_visible].T
+        age = np.maximum(0, frame - last)
+        opacity = STYLE.pass_opacity * (1 - age / (STYLE.pass_steps + 1))
+        start, end = self._layout.position[first, unit], self._layout.position[last, receiver]
+        self._draw_arrows(self._pass_lines, self._pass_heads, start, end, unit, receiver, opacity)
+
+    def _draw_aims(self, t: int, moment: Moment) -> None:
+        """Draw an arrow from each unit to its target."""
+        target = self._layout.target[t]
+        units = np.flatnonzero(target >= 0)
+        opacity = STYLE.aim_opacity * moment.presence[units]
+        start, end = moment.position[units], moment.position[target[units]]
+        self._draw_arrows(self._aim_lines, self._aim_heads, start, end, units, target[units], opacity)
+
+    def _draw_arrows(
+        self,
+        lines: LineCollection,
+        heads: PolyCollection,
+        start: Floats,
+        end: Floats,
+        units: NDArray[np.integer],
+        targets: NDArray[np.integer],
+        opacity: Floats,
+    ) -> None:
+        """Draw arrows in the colors of units. An arrow ends at the edge of its target, and is omitted inside of it."""
+        distance = np.hypot(*(end - start).T)
+        length = distance - self._radius[targets] - STYLE.arrow_clearance
+        is_drawn = length > 0
+        start, end, distance, length = start[is_drawn], end[is_drawn], distance[is_drawn], length[is_drawn]
+        direction = (end - start) / distance[:, None]
+        normal = np.stack([-direction[:, 1], direction[:, 0]], axis=1)
+        tip = start + direction * length[:, None]
+        front = tip + STYLE.arrow_tip * direction
+        back = tip - STYLE.arrow_back * direction
+        side = STYLE.arrow_half_width * normal
+        colors = _fade(self._colors[units[is_drawn]], opacity[is_drawn])
+        lines.set_segments(list(np.stack([start, tip], axis=1)))
+        lines.set_color(colors)
+        heads.set_verts(list(np.stack([front, back + side, back - side], axis=1)))
+        heads.set_facecolor(colors)
+
+    def _draw_crosses(self, moment: Moment) -> None:
+        """Draw a cross at the position of each dead unit."""
+        diagonals = STYLE.cross_size * np.array([[[-1, -1], [1, 1]], [[1, -1], [-1, 1]]])  # [2, 2, 2]
+        lines = moment.position[:, None, None] + self._radius[:, None, None, None] * diagonals
+        opacity = STYLE.cross_opacity * (1 - moment.presence)
+        self._crosses.set_segments(list(lines.reshape(-1, 2, 2)))
+        self._crosses.set_color(_fade(self._colors.repeat(2, axis=0), opacity.repeat(2)))
+
+    def _draw_bodies(self, moment: Moment) -> None:
+        """Draw the units. The edge of a unit that was hit is thick and orange."""
+        outlines = moment.position[:, None] + self._radius[:, None, None] * self._outlines  # [U, corners, 2]
+        hit = moment.hit[:, None]
+        edge_colors = self._background * (1 - hit) + np.array(to_rgba(STYLE.hit_color)) * hit
+        edge_widths = STYLE.body_edge + (STYLE.hit_width - STYLE.body_edge) * moment.hit
+        for bodies, is_drawn in ((self._bodies, ~self._is_neutral), (self._neutral_bodies, self._is_neutral)):
+            bodies.set_verts(list(outlines[is_drawn]))
+            bodies.set_facecolor(_fade(self._colors[is_drawn], moment.presence[is_drawn]))
+            bodies.set_edgecolor(_fade(edge_colors[is_drawn], moment.presence[is_drawn]))
+            bodies.set_linewidth((_POINTS_PER_PX * edge_widths[is_drawn]).tolist())
+
+    def _draw_rings(self, moment: Moment) -> None:
+        """Draw health as an arc around each unit, clockwise from the top, and shield as an arc around it."""
+        opacity = moment.presence * ~self._is_neutral
+        gray, shield_color = np.array((0.5, 0.5, 0.5, 0.4)), np.array(to_rgba(SPEED_COLOR))
+        rings = (  # length as a fraction of the circle, distance from the edge of the unit, color
+            (np.ones_like(opacity), STYLE.health_offset, gray),
+            (moment.health, STYLE.health_offset, self._text_color),
+            (moment.shield, STYLE.shield_offset, shield_color),
+        )
+        arcs = [_make_arcs(moment.position, self._radius + offset, fraction) for fraction, offset, _ in rings]
+        colors = np.concatenate([np.tile(color, (len(opacity), 1)) for *_, color in rings])
+        self._rings.set_segments(list(np.concatenate(arcs)))
+        self._rings.set_color(_fade(colors, np.tile(opacity, len(rings))))
+
+    def _draw_carrier(self, t: int, moment: Moment) -> None:
+        """Draw a ring around the player who has the ball."""
+        carrier = self._layout.carrier[t : t + 1]
+        units = carrier[carrier >= 0]
+        arcs = _make_arcs(moment.position[units], self._radius[units] + STYLE.carrier_offset)
+        self._carrier_ring.set_segments(list(arcs))
+
+    def _draw_deaths(self, moment: Moment) -> None:
+        """Draw a ring that grows and fades around each unit that dies."""
+        units = np.flatnonzero((moment.death > 0) & ~self._is_neutral)
+        death = moment.death[units]
+        first_size, last_size = STYLE.death_sizes
+        sizes = last_size + (first_size - last_size) * death
+        self._death_rings.set_segments(list(_make_arcs(moment.position[units], self._radius[units] * sizes)))
+        self._death_rings.set_color(_fade(np.tile(to_rgba(STYLE.hit_color), (len(units), 1)), death))
 
 
-def _choose_moments(sides: Sequence[EpisodeView]) -> tuple[list[float], int]:
-    """Choose the moments of the frames [steps], and the duration of a frame [ms]."""
-    frames = max(side.frames for side in sides)
-    moments, per_step = sample_moments(frames, MAX_FRAMES, max_per_step=_MAX_FRAMES_PER_STEP)
-    frame_ms = int(np.clip(round(100 / (STEPS_PER_SECOND * per_step)) * 10, _MIN_FRAME_MS, _MAX_FRAME_MS))
-    return moments.tolist(), frame_ms
+class _Strip:
+    """The entries of the state over time with a cursor, for states that cannot be drawn as units."""
+
+    def __init__(self, ax: Axes, layout: EpisodeLayout) -> None:
+        self._last_frame = layout.frames - 1
+        ax.set(xticks=[], yticks=[])
+        if layout.levels is not None and layout.levels.size:
+            levels = layout.levels.T.astype(np.float64)
+            levels[levels == MISSING] = np.nan
+            colors = LinearSegmentedColormap.from_list("levels", list(VIRIDIS))
+            ax.imshow(levels, aspect="auto", cmap=colors, vmin=0, vmax=254, interpolation="nearest")
+            if len(layout.entries) <= _MAX_ENTRY_NAMES:
+                labels = [replace_unprintable(name)[:_MAX_ENTRY_LENGTH] for name in layout.entries]
+                ax.set_yticks(range(len(labels)), labels, fontsize=6)
+                ax.tick_params(axis="y", direction="in", pad=-4, length=0)
+                for label in ax.get_yticklabels():
+                    label.set(horizontalalignment="left", color="white")
+        self._cursor = ax.axvline(0, color="white", linewidth=1.6)
+        self._edge = ax.axvline(0, color="black", linewidth=0.7)
+        self.moving: list[Artist] = [self._cursor, self._edge]
+
+    def move(self, frame: float) -> None:
+        x = min(frame, self._last_frame)
+        for line in (self._cursor, self._edge):
+            line.set_xdata([x, x])
 
 
-def _crop_to_even_size(image: Image.Image) -> Image.Image:
-    """Remove the last column and row of pixels if their number is odd, because H.264 needs even numbers."""
-    return image.crop((0, 0, image.width // 2 * 2, image.height // 2 * 2))
+class _ValueCursor:
+    """The time cursor of a panel, a dot on each line, and the values at the cursor as text."""
+
+    def __init__(self, ax: Axes, panel: Panel | None, n_sides: int) -> None:
+        self._lines = panel.lines if panel is not None else ()
+        self._n_sides = n_sides
+        self._cursor = ax.axvline(0, color=ax.xaxis.label.get_color(), linewidth=1.1)
+        self._dots = [ax.plot([], [], "o", color=line.color, markersize=3.5)[0] for line in self._lines]
+        self._text = ax.text(1, 1.06, "", transform=ax.transAxes, fontsize=7, ha="right", va="bottom")
+        self.moving: list[Artist] = [self._cursor, *self._dots, self._text]
+
+    def move(self, frame: float) -> None:
+        self._cursor.set_xdata([frame, frame])
+        values_by_side: list[list[str]] = [[] for _ in range(self._n_sides)]
+        for line, dot in zip(self._lines, self._dots, strict=True):
+            # The last frame comes after the last step. There, the value of the last step is shown.
+            t = min(int(frame), len(line.y) - 1)
+            has_value = t >= 0 and int(frame) <= len(line.y) and np.isfinite(line.y[t])
+            dot.set_data([line.x[t]] if has_value else [], [line.y[t]] if has_value else [])
+            if has_value:
+                side = NAMES.index(line.group) if line.group in NAMES else 0
+                values_by_side[side].append(f"{line.y[t]:.3g}")
+        texts = [", ".join(values) for values in values_by_side]
+        if self._n_sides > 1 and self._lines:
+            texts = [f"{name} {text or '–'}" for name, text in zip(NAMES, texts, strict=True)]
+        self._text.set_text("   ".join(texts))
 
 
 class _InchGrid:
@@ -289,64 +488,13 @@ class _InchGrid:
         return self._figure.text(x, y, text, fontsize=size, ha=align, va="baseline", fontweight=weight, color=color)
 
 
-class _Strip:
-    """The entries of the state over time with a cursor, for states that cannot be drawn as units."""
-
-    def __init__(self, ax: Axes, side: EpisodeView) -> None:
-        values = side.scene.values
-        self._last_frame = side.frames - 1
-        ax.set(xticks=[], yticks=[])
-        if values is not None and values.size:
-            levels = quantize_values(values).T.astype(np.float64)
-            levels[levels == MISSING] = np.nan
-            colors = LinearSegmentedColormap.from_list("levels", list(VIRIDIS))
-            ax.imshow(levels, aspect="auto", cmap=colors, vmin=0, vmax=254, interpolation="nearest")
-            names = name_entries(side.scene)
-            if len(names) <= _MAX_ENTRY_NAMES:
-                labels = [replace_unprintable(name)[:_MAX_ENTRY_LENGTH] for name in names]
-                ax.set_yticks(range(len(names)), labels, fontsize=6)
-                ax.tick_params(axis="y", direction="in", pad=-4, length=0)
-                for label in ax.get_yticklabels():
-                    label.set(horizontalalignment="left", color="white")
-        self._cursor = ax.axvline(0, color="white", linewidth=1.6)
-        self._edge = ax.axvline(0, color="black", linewidth=0.7)
-        self.moving: list[Artist] = [self._cursor, self._edge]
-
-    def move(self, frame: float) -> None:
-        x = min(frame, self._last_frame)
-        for line in (self._cursor, self._edge):
-            line.set_xdata([x, x])
-
-
-class _ValueCursor:
-    """The time cursor of a panel, a dot on each line, and the values at the cursor as text."""
-
-    def __init__(self, ax: Axes, panel: Panel | None, n_sides: int) -> None:
-        self._panel, self._n_sides = panel, n_sides
-        self._cursor = ax.axvline(0, color=ax.xaxis.label.get_color(), linewidth=1.1)
-        self._dots = (
-            [ax.plot([], [], "o", color=line.color, markersize=3.5)[0] for line in panel.lines] if panel else []
-        )
-        self._text = ax.text(1, 1.06, "", transform=ax.transAxes, fontsize=7, ha="right", va="bottom")
-        self.moving: list[Artist] = [self._cursor, *self._dots, self._text]
-
-    def move(self, frame: float) -> None:
-        self._cursor.set_xdata([frame, frame])
-        if self._panel is None:
-            return
-        values_by_side: list[list[str]] = [[] for _ in range(self._n_sides)]
-        for line, dot in zip(self._panel.lines, self._dots, strict=True):
-            t = min(int(frame), len(line.y) - 1)
-            has_value = 0 <= int(frame) <= len(line.y) and t >= 0 and np.isfinite(line.y[t])
-            dot.set_data([line.x[t]] if has_value else [], [line.y[t]] if has_value else [])
-            if has_value:
-                side = NAMES.index(line.group) if line.group in NAMES else 0
-                values_by_side[side].append(f"{line.y[t]:.3g}")
-        texts = [
-            f"{NAMES[side]} {', '.join(values) or '–'}" if self._n_sides > 1 else ", ".join(values)
-            for side, values in enumerate(values_by_side)
-        ]
-        self._text.set_text("   ".join(texts))
+def _compute_field_height(layout: EpisodeLayout, width: float, n_sides: int) -> float:
+    """Compute the height of the axes of a field or strip with a width [inch]."""
+    max_height = _MAX_FIELD_HEIGHT[n_sides]
+    if not layout.units:
+        return min(max_height, _STRIP_HEIGHT)
+    x0, y0, x1, y1 = layout.bounds
+    return min(max_height, width * (y1 - y0) / (x1 - x0))
 
 
 def _draw_panel(ax: Axes, panel: Panel) -> None:
@@ -364,57 +512,84 @@ def _draw_panel(ax: Axes, panel: Panel) -> None:
 def _draw_actions(ax: Axes, sides: Sequence[EpisodeView]) -> None:
     """Draw one row per agent and one cell per step, in the same colors as on the page, and a legend of the colors."""
     names: list[str] = []
-    groups: dict[str, str] = {}
     for number, side in enumerate(sides):
         if side.actions is None:
             continue
         styles = style_actions(side.action_names, count_actions(side))
         colors = np.array([to_rgba(style.color) if style.color else (0, 0, 0, 0) for style in styles])
-        steps, agents = side.actions.shape
+        n_steps, n_agents = side.actions.shape
         top = len(names)
-        names += [f"{NAMES[number] if len(sides) > 1 else ''}{agent}" for agent in range(agents)]
+        names += [f"{NAMES[number] if len(sides) > 1 else ''}{agent}" for agent in range(n_agents)]
         is_valid = (side.actions >= 0) & (side.actions < len(colors))
         cells = np.where(is_valid[..., None], colors[np.where(is_valid, side.actions, 0)], 0.0)
-        extent = (0, steps, top + agents - 0.5, top - 0.5)
+        extent = (0, n_steps, top + n_agents - 0.5, top - 0.5)
         ax.imshow(cells.transpose(1, 0, 2), aspect="auto", extent=extent, interpolation="nearest")
-        used = set(side.actions[is_valid].tolist())
-        groups |= {style.group: style.color for k, style in enumerate(styles) if style.color and k in used}
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_xlim(0, max(1, max(side.frames for side in sides) - 1))
     has_labels = len(names) <= _MAX_AGENT_LABELS
     ax.set_yticks(range(len(names)) if has_labels else [], names if has_labels else [], fontsize=6)
     ax.text(0, 1.06, "actions", transform=ax.transAxes, fontsize=8, va="bottom")
-    handles = [Patch(color=color, label=group) for group, color in groups.items()]
     ax.legend(
-        handles=handles, loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=4, fontsize=5.5, frameon=False,
+        handles=[Patch(color=color, label=group) for group, color in list_action_groups(sides)],
+        loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=4, fontsize=5.5, frameon=False,
         handlelength=0.9, handleheight=0.9, handletextpad=0.4, columnspacing=0.8, borderpad=0, labelspacing=0.1,
     )  # fmt: skip
 
 
-def _draw_frames(
-    sides: Sequence[EpisodeView], moments: Sequence[float], mode: Mode, on_progress: Progress | None
-) -> Iterator[Image.Image]:
-    """Draw the moving artists of each frame on the same background."""
-    with mpl.rc_context(make_style(mode)):
-        board = EpisodeFigure(sides, animated=True)
-        board.figure.set_dpi(GIF_DPI)
-        canvas = FigureCanvasAgg(board.figure)
-        canvas.draw()
-        background = canvas.copy_from_bbox(board.figure.bbox)
-    for number, moment in enumerate(moments, 1):
-        canvas.restore_region(background)
-        with mpl.rc_context(make_style(mode)):
-            board.move(moment)
-            for artist in board.moving:
-                board.figure.draw_artist(artist)
-        yield Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
-        if on_progress:
-            on_progress(number, len(moments))
+def _draw_ground(ax: Axes, layout: EpisodeLayout, scale: float) -> None:
+    """Draw the cells that are not walkable, and the markings of the field. `scale` is in pixels per field unit."""
+    x0, y0, _, _ = layout.bounds
+    if layout.walkable is not None:
+        blocked = np.where(layout.walkable.T, np.nan, 1.0)
+        n_columns, n_rows = layout.walkable.shape
+        gray = LinearSegmentedColormap.from_list("blocked", [(0.5, 0.5, 0.5, 0.25)] * 2)
+        extent = (-x0 * scale, (n_columns - x0) * scale, -y0 * scale, (n_rows - y0) * scale)
+        ax.imshow(blocked, extent=extent, origin="lower", cmap=gray, interpolation="nearest")
+    if layout.markings is not None:
+        lines = (layout.markings.reshape(-1, 2, 2) - (x0, y0)) * scale
+        ax.add_collection(LineCollection(list(lines), colors=_GRAY, linewidths=1), autolim=False)
 
 
-def _reduce_colors(images: Iterator[Image.Image]) -> Iterator[Image.Image]:
-    """Reduce each image to the colors of the first one."""
-    first = next(images)
-    palette = first.quantize(COLORS, dither=Image.Dither.NONE)
-    for image in chain([first], images):
-        yield image.quantize(palette=palette, dither=Image.Dither.NONE)
+def _make_lines(width_px: float) -> LineCollection:
+    return LineCollection([], linewidths=_POINTS_PER_PX * width_px)
+
+
+def _make_outlines(is_square: NDArray[np.bool_]) -> Floats:
+    """Make the corners of units of radius 1, [U, corners, 2]. The four corners of a square are repeated."""
+    angle = np.linspace(0, 2 * np.pi, _CORNERS, endpoint=False)
+    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    square = STYLE.square_size * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]).repeat(_CORNERS // 4, axis=0)
+    return np.where(is_square[:, None, None], square, circle)
+
+
+def _make_labels(labels: Sequence[str], sizes: Floats) -> list[Path]:
+    """Convert each label to a path of a font size, centered at the origin [px]."""
+    font = FontProperties(weight="bold")
+    paths: list[Path] = []
+    for label, size in zip(labels, sizes.tolist(), strict=True):
+        if not label:  # a TextPath of an empty text raises an error
+            paths.append(Path(np.empty((0, 2))))
+            continue
+        path = TextPath((0, 0), label, size=size, prop=font)
+        box = path.get_extents()
+        paths.append(path.transformed(Affine2D().translate(-(box.x0 + box.x1) / 2, -(box.y0 + box.y1) / 2)))
+    return paths
+
+
+def _make_arcs(center: Floats, radius: Floats, fraction: Floats | None = None) -> Floats:
+    """Make arcs [N, points, 2], clockwise from the top.
+
+    Args:
+        center: Centers [N, 2].
+        radius: Radii [N].
+        fraction: Lengths as fractions of the circle [N]; None: whole circles.
+    """
+    length = np.ones(len(radius)) if fraction is None else np.clip(fraction, 0, 1)
+    angle = np.pi / 2 - 2 * np.pi * length[:, None] * np.linspace(0, 1, _RING_POINTS)
+    return center[:, None] + radius[:, None, None] * np.stack([np.cos(angle), np.sin(angle)], axis=2)
+
+
+def _fade(colors: Floats, factor: Floats) -> list[Color]:
+    """Multiply the opacity of colors [N, 4] by a factor [N]."""
+    opacity = colors[:, 3] * np.clip(factor, 0, 1)
+    return [(r, g, b, a) for (r, g, b), a in zip(colors[:, :3].tolist(), opacity.tolist(), strict=True)]

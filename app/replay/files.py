@@ -1,4 +1,4 @@
-"""Export one or two episodes as an HTML, GIF, MP4 or SVG file, for `emtc export --replay` and the buttons of the page.
+"""Write one or two episodes as a file (HTML, GIF, MP4, SVG, PNG), for `emtc export --replay` and the Replay page.
 
 The HTML file plays in any browser without a server or network. It contains the scripts of the app's player, and the
 same payload as the app, encoded as base64. Text in the markup is escaped, and a content security policy forbids the
@@ -6,24 +6,49 @@ file to load anything.
 """
 
 import base64
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
 from app.analysis.provenance import describe_runs
 from app.figures.assets import read_asset, read_script
 from app.figures.theme import Mode, get_theme_colors, replace_unprintable
-from app.replay.drawing import to_gif, to_mp4, to_svg
+from app.replay.drawing import draw_frames, draw_image
 from app.replay.payload import make_payload
 from app.replay.replay import EpisodeView, Replay, add_run_names, make_replay
 from emtc_core.errors import ConfigError
+from emtc_core.install import get_install_command
 from storage.engine import Database
 from storage.queries.episodes import get_playback, get_trajectory
 from storage.runs.rows import find_run
 
-Format = Literal["html", "gif", "mp4", "svg"]
+Format = Literal["html", "gif", "mp4", "svg", "png"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-MIME: dict[Format, str] = {"html": "text/html", "gif": "image/gif", "mp4": "video/mp4", "svg": "image/svg+xml"}
+MIME: dict[Format, str] = {
+    "html": "text/html",
+    "gif": "image/gif",
+    "mp4": "video/mp4",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+}
+MAX_FRAMES = 200
+"""Maximum number of frames of an animation."""
+_MAX_FRAMES_PER_STEP = 3
+_STEPS_PER_SECOND = 8
+_MIN_FRAME_MS, _MAX_FRAME_MS, _LAST_FRAME_MS = 40, 120, 1200
+"""Limits of a frame's duration, because browsers slow down frames below the minimum; and duration of the last frame."""
+_GIF_COLORS = 128
+
+Progress = Callable[[int, int], None]
+"""Called with the number of drawn frames and the number of all frames."""
 
 _MAX_FIELD_HEIGHT_PX = 400
 """Maximum height of the fields in the HTML file, which has no other content above and below them."""
@@ -37,6 +62,59 @@ const player = document.querySelector(".playback")
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => player.state.show())
 player.focus({ preventScroll: true })
 """
+
+
+def read_replays(db: Database, episodes: Sequence[tuple[str, str]]) -> list[Replay]:
+    """Read episodes from a database.
+
+    Args:
+        db: The database.
+        episodes: Run id or its beginning, and name of the episode: "512" for a training episode, or "80000-0" for
+            episode 0 of the evaluation at step 80000.
+
+    Raises:
+        ConfigError: If the name of an episode is not valid.
+        StorageError: If there is no such run or episode.
+    """
+    replays: list[Replay] = []
+    for run_prefix, name in episodes:
+        parts = name.split("-")
+        if len(parts) > 2 or not all(part.isdecimal() and part.isascii() and len(part) <= 18 for part in parts):
+            raise ConfigError(
+                "must be the number of an episode, or for instance 80000-0 for an evaluation episode",
+                key="episode",
+                value=name,
+            )
+        run = find_run(db, run_prefix)
+        numbers = [int(part) for part in parts]
+        if len(numbers) == 1:
+            replays.append(make_replay(run, get_trajectory(db, run.id, numbers[0]), training=True))
+        else:
+            replays.append(make_replay(run, get_playback(db, run.id, *numbers), training=False))
+    return add_run_names(replays)
+
+
+def make_file(replays: Sequence[Replay], format: Format, *, t: int = 0, mode: Mode = "light") -> bytes:
+    """Export one or two episodes.
+
+    Args:
+        replays: The episodes.
+        format: An HTML page that plays offline, an animated GIF, a video, or one frame as SVG or PNG.
+        t: First frame of the HTML page, or the frame of the SVG or PNG.
+        mode: Light or dark. The HTML page follows the theme of the reader's system instead.
+
+    Raises:
+        ConfigError: If the format is mp4 and the package imageio-ffmpeg is not installed.
+    """
+    sides = [replay.side for replay in replays]
+    sources = describe_runs({replay.run.id: replay.run for replay in replays}.values())
+    if format == "html":
+        return make_page(sides, start=t, sources=sources)
+    if format == "gif":
+        return make_gif(sides, mode=mode)
+    if format == "mp4":
+        return make_mp4(sides, mode=mode)
+    return draw_image(sides, frame=t, format=format, mode=mode, sources=sources)
 
 
 def make_page(sides: Sequence[EpisodeView], *, start: int = 0, sources: Sequence[str] = ()) -> bytes:
@@ -78,55 +156,103 @@ def make_page(sides: Sequence[EpisodeView], *, start: int = 0, sources: Sequence
 """.encode()
 
 
-def read_replays(db: Database, episodes: Sequence[tuple[str, str]]) -> list[Replay]:
-    """Read episodes from a database.
+def make_gif(sides: Sequence[EpisodeView], *, mode: Mode = "light", on_progress: Progress | None = None) -> bytes:
+    """Make an animation of at most `MAX_FRAMES` frames. Short episodes have frames between steps.
 
     Args:
-        db: The database.
-        episodes: Run id or its beginning, and name of the episode: "512" for a training episode, or "80000-0" for
-            episode 0 of the evaluation at step 80000.
+        sides: One or two episodes.
+        mode: Light or dark.
+        on_progress: Called after each frame.
+    """
+    moments, frame_ms = _choose_moments(sides)
+    images = _draw_frames(sides, moments, mode, on_progress)
+    first = next(images)
+    palette = first.quantize(_GIF_COLORS, dither=Image.Dither.NONE)
+    reduced_images = (image.quantize(palette=palette, dither=Image.Dither.NONE) for image in chain([first], images))
+    first_reduced_image = next(reduced_images)
+    file = io.BytesIO()
+    first_reduced_image.save(
+        file,
+        format="GIF",
+        save_all=True,
+        append_images=reduced_images,
+        duration=[frame_ms] * (len(moments) - 1) + [_LAST_FRAME_MS],
+        loop=0,
+        disposal=1,
+    )
+    return file.getvalue()
+
+
+def make_mp4(sides: Sequence[EpisodeView], *, mode: Mode = "light", on_progress: Progress | None = None) -> bytes:
+    """Make a video (H.264) with the frames of `make_gif`, in all colors.
 
     Raises:
-        ConfigError: If the name of an episode is not valid.
-        StorageError: If there is no such run or episode.
+        ConfigError: If the package imageio-ffmpeg is not installed.
     """
-    replays: list[Replay] = []
-    for run_prefix, name in episodes:
-        parts = name.split("-")
-        if len(parts) > 2 or not all(part.isdecimal() and part.isascii() and len(part) <= 18 for part in parts):
-            raise ConfigError(
-                "must be the number of an episode, or for instance 80000-0 for an evaluation episode",
-                key="episode",
-                value=name,
-            )
-        run = find_run(db, run_prefix)
-        numbers = [int(part) for part in parts]
-        if len(numbers) == 1:
-            replays.append(make_replay(run, get_trajectory(db, run.id, numbers[0]), training=True))
-        else:
-            replays.append(make_replay(run, get_playback(db, run.id, *numbers), training=False))
-    return add_run_names(replays)
+    try:
+        from imageio_ffmpeg import write_frames  # pyright: ignore[reportMissingImports]  # an optional extra
+    except ModuleNotFoundError as error:
+        hint = f"Install it with: {get_install_command('video')}"
+        raise ConfigError("needs the package imageio-ffmpeg", key="mp4", hint=hint) from error
+    moments, frame_ms = _choose_moments(sides)
+    images = (_crop_to_even_size(image) for image in _draw_frames(sides, moments, mode, on_progress))
+    image = first = next(images)
+    with TemporaryDirectory(prefix="emtc-video-") as folder:
+        path = Path(folder) / "replay.mp4"
+        writer = write_frames(str(path), first.size, fps=round(1000 / frame_ms), macro_block_size=2, quality=8)
+        writer.send(None)
+        for image in chain([first], images):
+            writer.send(image.tobytes())
+        for _ in range(_LAST_FRAME_MS // frame_ms):
+            writer.send(image.tobytes())
+        writer.close()
+        return path.read_bytes()
 
 
-def make_file(replays: Sequence[Replay], format: Format, *, t: int = 0, mode: Mode = "light") -> bytes:
-    """Export one or two episodes.
+def sample_moments(n_frames: int, max_moments: int, *, max_per_step: int) -> tuple[NDArray[np.float64], float]:
+    """Choose evenly spaced moments of an episode, including the first and the last frame.
 
     Args:
-        replays: The episodes.
-        format: An HTML page that plays offline, an animated GIF, a video, or one frame as SVG.
-        t: First frame of the HTML page, or the frame of the SVG.
-        mode: Light or dark. The HTML page follows the theme of the reader's system instead.
+        n_frames: Number of frames of the episode.
+        max_moments: Maximum number of moments. A long episode is sampled at less than one moment per step.
+        max_per_step: Maximum number of moments per step, for a short episode.
 
-    Raises:
-        ConfigError: If the format is mp4 and the package imageio-ffmpeg is not installed.
+    Returns:
+        The moments [frames], and their number per step.
     """
-    sides = [replay.side for replay in replays]
-    sources = describe_runs({replay.run.id: replay.run for replay in replays}.values())
-    if format == "html":
-        return make_page(sides, start=t, sources=sources)
-    if format == "svg":
-        return to_svg(sides, frame=t, mode=mode, sources=sources)
-    return to_gif(sides, mode=mode) if format == "gif" else to_mp4(sides, mode=mode)
+    n_steps = n_frames - 1
+    if n_steps < 1:
+        return np.zeros(1), 1.0
+    if n_steps < max_moments:
+        per_step = float(min(max_per_step, (max_moments - 1) // n_steps))
+    else:
+        per_step = (max_moments - 1) / n_steps
+    moments = np.linspace(0, n_steps, round(n_steps * per_step) + 1)
+    return moments, per_step
+
+
+def _choose_moments(sides: Sequence[EpisodeView]) -> tuple[list[float], int]:
+    """Choose the moments of the frames [steps], and the duration of a frame [ms]."""
+    n_frames = max(side.frames for side in sides)
+    moments, per_step = sample_moments(n_frames, MAX_FRAMES, max_per_step=_MAX_FRAMES_PER_STEP)
+    # the duration of a GIF frame is a multiple of 10 ms
+    frame_ms = round(100 / (_STEPS_PER_SECOND * per_step)) * 10
+    return moments.tolist(), min(max(frame_ms, _MIN_FRAME_MS), _MAX_FRAME_MS)
+
+
+def _draw_frames(
+    sides: Sequence[EpisodeView], moments: Sequence[float], mode: Mode, on_progress: Progress | None
+) -> Iterator[Image.Image]:
+    """Draw the frames, and report the progress after each."""
+    for number, image in enumerate(draw_frames(sides, moments, mode=mode), 1):
+        yield image
+        if on_progress:
+            on_progress(number, len(moments))
+
+
+def _crop_to_even_size(image: Image.Image) -> Image.Image:
+    """Remove the last column and row of pixels if their number is odd, because H.264 needs even numbers."""
+    return image.crop((0, 0, image.width // 2 * 2, image.height // 2 * 2))
 
 
 def _make_style() -> str:

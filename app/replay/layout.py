@@ -1,13 +1,21 @@
-"""Where the units of an episode are drawn: the visible part of the field, and overlapping units moved apart."""
+"""Compute what is drawn of an episode: positions, rings, arrows, labels and legend.
 
-from collections.abc import Sequence
-from dataclasses import replace
+The player in the browser and the files draw the numbers of an `EpisodeLayout` with the sizes and colors of `STYLE`.
+They only convert field units to pixels. Between two frames, they mix the values of both frames linearly.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.replay.replay import EpisodeView
-from emtc_core.envs.scene import Scene
+from app.figures.theme import AGENTS, NEUTRAL, OPPONENTS
+from app.replay.replay import EpisodeView, quantize_values
+from emtc_core.envs.scene import Scene, find_passes, keep_last_position
+
+Array = NDArray[Any]
 
 MARGIN = 0.08
 """Margin around the outermost unit, as a fraction of the width of the field."""
@@ -15,32 +23,159 @@ MIN_HALF_SIZE = np.array([0.22, 0.125])
 """Minimum half width and half height of the visible part of a field, as fractions of the width of the field."""
 MIN_ASPECT, MAX_ASPECT = 1.8, 2.2
 """Limits of width / height of the visible part of a field."""
-MIN_RADIUS_PX = 8.0
-"""Smallest radius of a drawn unit [px]."""
+MIN_RADIUS_PX, MIN_BALL_RADIUS_PX = 8.0, 4.0
+"""Smallest radius of a drawn unit, and of a neutral unit [px]."""
+MOVED_APART = "Overlapping units are drawn apart."
+OPPONENT_TEAM, NEUTRAL_TEAM = 1, 2
+"""Numbers of teams in `Scene.team`. The team of the agents is 0."""
+TEAM_COLORS = (AGENTS, OPPONENTS, NEUTRAL)
 _FIELD_WIDTH_PX = 620.0
 """Typical width of a drawn field [px]. It gives the smallest radius in field units."""
 _ROUNDS = 12
 _MAX_SHIFT = 1.5
 """Largest distance between a unit's position and the position at which it is drawn [its radii]."""
-MOVED_APART = "Overlapping units are drawn apart."
+_MIN_LOSS = 1e-6
+"""Smallest loss of health or shield that is drawn as a hit, as a fraction of the full health."""
 
 
-def lay_out_fields(sides: Sequence[EpisodeView]) -> list[tuple[Scene, list[float]]]:
-    """Compute what is drawn of each episode.
+class Team(NamedTuple):
+    """Name and color of a team. Opponents are squares, so that the shape repeats the information of the color."""
 
-    Returns:
-        For each episode, its scene with the positions at which the units are drawn, and the visible part of its field,
-        x0, y0, x1, y1 [field units]. If units were moved apart, the scene has a note about it.
+    name: str
+    color: str
+    is_square: bool = False
+
+
+@dataclass(frozen=True)
+class FieldStyle:
+    """Sizes [px], durations [steps], opacities and colors of the marks on a field."""
+
+    body_edge: float = 1.5
+    square_size: float = 0.9
+    """Half the side of an opponent's square, as a fraction of its radius."""
+    label_sizes: tuple[float, float] = (9, 13)
+    """Smallest and largest font size of a label. Between these, it is the radius of the unit."""
+    trail_steps: int = 8
+    trail_width: float = 2
+    trail_opacity: float = 0.6
+    hit_color: str = "#ffb000"
+    hit_width: float = 4
+    hit_steps: float = 1
+    """Duration of the orange edge of a unit that was hit."""
+    death_width: float = 3
+    death_steps: float = 2
+    """Duration of the growing ring around a unit that died."""
+    death_sizes: tuple[float, float] = (1.2, 2.4)
+    """First and last radius of that ring, as multiples of the radius of the unit."""
+    cross_size: float = 0.6
+    """Half the side of the cross of a dead unit, as a fraction of its radius."""
+    cross_width: float = 2
+    cross_opacity: float = 0.45
+    ring_width: float = 3
+    health_offset: float = 2.5
+    """Distance of the ring from the edge of the unit. The same for the next two."""
+    shield_offset: float = 5.5
+    carrier_offset: float = 4
+    aim_width: float = 1.6
+    aim_opacity: float = 0.7
+    aim_dash: tuple[float, float] = (5, 4)
+    pass_width: float = 2.5
+    pass_opacity: float = 0.9
+    pass_steps: int = 8
+    """Number of steps in which the arrow of a pass fades after the pass."""
+    arrow_clearance: float = 3
+    """Distance of an arrow from the edge of the unit to which it points."""
+    arrow_tip: float = 3
+    """Length of the head beyond the end of the arrow's line."""
+    arrow_back: float = 6
+    """Length of the head before the end of the arrow's line."""
+    arrow_half_width: float = 4
+
+
+STYLE = FieldStyle()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeLayout:
+    """What is drawn of one episode: T frames of U units on a field, or S entries of the state if U is 0.
+
+    Every field is packed for the player under its name. Positions and lengths are in field units.
     """
-    fields: list[tuple[Scene, list[float]]] = []
-    for side, bounds in zip(sides, crop_fields(sides), strict=True):
-        scene = side.scene
-        position = separate_units(scene, bounds[2] - bounds[0]) if side.has_units else scene.position
-        if not np.array_equal(position, scene.position):
-            note = f"{scene.note} {MOVED_APART}".strip()
-            scene = replace(scene, position=position, note=note)
-        fields.append((scene, bounds))
-    return fields
+
+    title: str
+    frames: int
+    units: int
+    bounds: tuple[float, float, float, float]
+    """Visible part of the field: x0, y0, x1, y1."""
+    note: str
+    """The meaning of the marks, and the note of the scene."""
+    legend: tuple[Team, ...]
+    """The teams that are on the field."""
+    has_rings: bool
+    """Whether rings of health and shield are drawn."""
+
+    position: Array  # [T, U, 2] a dead unit keeps the position at which it was drawn last
+    presence: Array  # [T, U] 1 alive, 0 dead
+    health: Array  # [T, U] fraction in [0, 1]
+    shield: Array  # [T, U] fraction in [0, 1]
+    hit: Array  # [T, U] 1 if the unit loses health or shield in the step after the frame; falls to 0 in `hit_steps`
+    death: Array  # [T, U] 1 if the unit dies in the step after the frame; falls to 0 in `death_steps`
+    target: Array  # [T, U] index of the unit to which an arrow points, -1: no arrow
+    radius: Array  # [U]
+    min_radius_px: Array  # [U]
+    team: list[int]  # [U]
+    kind: list[str]  # [U]
+    labels: list[str]  # [U]
+    reach: Array | None  # [U] weapon range from the center of the unit
+    carrier: Array  # [T] index of the unit that has the ball, -1: none
+    passes: Array  # [P, 4] last frame of the passing unit, first frame of the receiving unit, indices of both units
+    walkable: Array | None  # [X, Y] cells of size 1 from (0, 0)
+    cells: list[int] | None  # X and Y
+    markings: Array | None  # [L, 4] line segments x0, y0, x1, y1 painted on the field
+
+    entries: list[str]  # [S] names
+    values: Array | None  # [T, S]
+    levels: Array | None  # [T, S] 0 to 254 from the minimum to the maximum of an entry, 255: no color
+
+
+def lay_out_episodes(sides: Sequence[EpisodeView]) -> list[EpisodeLayout]:
+    """Compute what is drawn of each of one or two episodes. They have the same marks, and one scale if possible."""
+    has_rings = any(bool((side.scene.health < 1).any()) for side in sides)
+    teams = list_teams(sides)
+    return [
+        _lay_out_episode(side, bounds, teams, has_rings=has_rings)
+        for side, bounds in zip(sides, crop_fields(sides), strict=True)
+    ]
+
+
+def list_teams(sides: Sequence[EpisodeView]) -> list[Team]:
+    """List the teams in the order of their numbers. Neutral units are named after their kind if they have only one."""
+    units = [unit for side in sides for unit in zip(side.scene.kind, side.scene.team.tolist(), strict=True)]
+    neutral_kinds = {kind for kind, team in units if team == NEUTRAL_TEAM}
+    neutral_name = neutral_kinds.pop() if len(neutral_kinds) == 1 else "neutral"
+    names = ("agents", "opponents", neutral_name)
+    return [
+        Team(name, color, is_square=number == OPPONENT_TEAM)
+        for number, (name, color) in enumerate(zip(names, TEAM_COLORS, strict=True))
+    ]
+
+
+def label_units(scene: Scene) -> list[str]:
+    """Number the agents from 0, as in the method, and also the opponents. Neutral units get an empty label.
+
+    In a team of several kinds, the label begins with the first letters of the kind: "s0", "z1".
+    """
+    teams = scene.team.tolist()
+    counts = {0: 0, OPPONENT_TEAM: 0, NEUTRAL_TEAM: 0}
+    prefixes = {
+        team: _abbreviate(kind for kind, unit_team in zip(scene.kind, teams, strict=True) if unit_team == team)
+        for team in counts
+    }
+    labels: list[str] = []
+    for kind, team in zip(scene.kind, teams, strict=True):
+        labels.append("" if team == NEUTRAL_TEAM else f"{prefixes[team][kind]}{counts[team]}")
+        counts[team] += 1
+    return labels
 
 
 def separate_units(scene: Scene, width: float) -> NDArray[np.float32]:
@@ -59,47 +194,48 @@ def separate_units(scene: Scene, width: float) -> NDArray[np.float32]:
     Source: own layout, for drawing only.
     """
     position = scene.position.astype(np.float64)
-    frames, units = scene.alive.shape
-    can_move = scene.alive & (scene.team != 2)  # [T, U]
+    n_frames, n_units = scene.alive.shape
+    can_move = scene.alive & (scene.team != NEUTRAL_TEAM)  # [T, U]
     radius = np.maximum(scene.radius, MIN_RADIUS_PX / _FIELD_WIDTH_PX * width).astype(np.float64)  # [U]
-    reach = 1.15 * (radius[:, None] + radius[None, :])  # [U, U] smallest distance of two centers, with their rings
-    is_pair = can_move[:, :, None] & can_move[:, None, :] & ~np.eye(units, dtype=bool)
-    order = np.sign(np.arange(units)[:, None] - np.arange(units)[None, :])  # [U, U]
+    min_distance = 1.15 * (radius[:, None] + radius[None, :])  # [U, U] of two centers; 1.15: the units have rings
+    is_pair = can_move[:, :, None] & can_move[:, None, :] & ~np.eye(n_units, dtype=bool)
+    order = np.sign(np.arange(n_units)[:, None] - np.arange(n_units)[None, :])  # [U, U]
     max_shift = _MAX_SHIFT * radius[None, :, None]
-    crowded = np.arange(frames)
+    frames = np.arange(n_frames)  # the C frames in which units still overlap
     for _ in range(_ROUNDS):
-        here = position[crowded]
-        offset = here[:, :, None] - here[:, None, :]  # [C, U, U, 2]
+        moved = position[frames]  # [C, U, 2]
+        offset = moved[:, :, None] - moved[:, None, :]  # [C, U, U, 2]
         distance = np.hypot(offset[..., 0], offset[..., 1])
-        overlap = np.where(is_pair[crowded], np.maximum(reach - distance, 0), 0)
-        is_crowded = overlap.any(axis=(1, 2))
-        if not is_crowded.any():
+        overlap = np.where(is_pair[frames], np.maximum(min_distance - distance, 0), 0)
+        has_overlap = overlap.any(axis=(1, 2))
+        if not has_overlap.any():
             break
-        crowded, here = crowded[is_crowded], here[is_crowded]
-        offset, distance, overlap = offset[is_crowded], distance[is_crowded], overlap[is_crowded]
+        frames, moved = frames[has_overlap], moved[has_overlap]
+        offset, distance, overlap = offset[has_overlap], distance[has_overlap], overlap[has_overlap]
         direction = offset / np.maximum(distance, 1e-6)[..., None]
-        is_same = distance < 1e-6
-        direction[..., 0] = np.where(is_same, order, direction[..., 0])
-        here = here + (direction * overlap[..., None]).sum(axis=2) / 2
-        true = scene.position[crowded]
-        position[crowded] = true + np.clip(here - true, -max_shift, max_shift)
+        is_same_center = distance < 1e-6
+        direction[..., 0] = np.where(is_same_center, order, direction[..., 0])
+        moved = moved + (direction * overlap[..., None]).sum(axis=2) / 2
+        true_position = scene.position[frames]
+        position[frames] = true_position + np.clip(moved - true_position, -max_shift, max_shift)
     return position.astype(np.float32)
 
 
-def crop_fields(sides: Sequence[EpisodeView]) -> list[list[float]]:
+def crop_fields(sides: Sequence[EpisodeView]) -> list[tuple[float, float, float, float]]:
     """Crop the field of each episode. Episodes on the same field get the same part, so that they can be compared.
 
     Returns:
         x0, y0, x1, y1 of each episode [field units].
     """
     scenes = [side.scene for side in sides]
-    if len({(scene.bounds, scene.title) for scene in scenes}) == 1 and all(side.has_units for side in sides):
+    is_one_field = len({(scene.bounds, scene.title) for scene in scenes}) == 1
+    if is_one_field and all(side.has_units for side in sides):
         positions = np.concatenate([scene.position.reshape(-1, 2) for scene in scenes])
         return [_crop(positions, scenes[0].bounds)] * len(scenes)
     return [crop_field(scene) for scene in scenes]
 
 
-def crop_field(scene: Scene) -> list[float]:
+def crop_field(scene: Scene) -> tuple[float, float, float, float]:
     """Crop the field to the units of an episode with a margin, so that units are drawn as large as possible.
 
     Returns:
@@ -108,10 +244,109 @@ def crop_field(scene: Scene) -> list[float]:
     return _crop(scene.position.reshape(-1, 2), scene.bounds)
 
 
-def _crop(positions: NDArray[np.float32], bounds: tuple[float, float, float, float]) -> list[float]:
+def _lay_out_episode(
+    side: EpisodeView, bounds: tuple[float, float, float, float], teams: Sequence[Team], *, has_rings: bool
+) -> EpisodeLayout:
+    scene = side.scene
+    position = scene.position
+    if side.has_units:
+        position = separate_units(scene, bounds[2] - bounds[0])
+    is_moved = not np.array_equal(position, scene.position)
+    values = None if side.has_units or scene.values is None else np.asarray(scene.values, np.float32)
+    min_radius_px = np.where(scene.team == NEUTRAL_TEAM, MIN_BALL_RADIUS_PX, MIN_RADIUS_PX)
+    return EpisodeLayout(
+        title=side.title,
+        frames=side.frames,
+        units=len(scene.kind),
+        bounds=bounds,
+        note=_describe_field(scene, has_rings=has_rings, is_moved=is_moved),
+        legend=tuple(team for number, team in enumerate(teams) if number in scene.team),
+        has_rings=has_rings,
+        position=keep_last_position(position, scene.alive) if side.has_units else position,
+        presence=scene.alive,
+        health=scene.health,
+        shield=scene.shield,
+        hit=_find_hits(scene),
+        death=_find_deaths(scene.alive),
+        target=_find_targets(scene),
+        radius=scene.radius,
+        min_radius_px=min_radius_px,
+        team=scene.team.astype(int).tolist(),
+        kind=list(scene.kind),
+        labels=label_units(scene),
+        reach=scene.reach,
+        carrier=np.full(side.frames, -1) if scene.carrier is None else scene.carrier,
+        passes=find_passes(scene),
+        walkable=scene.walkable,
+        cells=None if scene.walkable is None else list(scene.walkable.shape),
+        markings=scene.markings,
+        entries=[] if values is None else _name_entries(scene),
+        values=values,
+        levels=None if values is None else quantize_values(values),
+    )
+
+
+def _find_hits(scene: Scene) -> Array:
+    """Return 1.0 where a living unit loses health or shield in the step after the frame, [T, U]."""
+    hit = np.zeros(scene.alive.shape, np.float32)
+    loss = (scene.health[:-1] - scene.health[1:]) + (scene.shield[:-1] - scene.shield[1:])
+    hit[:-1] = (loss > _MIN_LOSS) & scene.alive[:-1]
+    return hit
+
+
+def _find_deaths(alive: NDArray[np.bool_]) -> Array:
+    """Return 1.0 where a unit dies in the step after the frame, and 0.5 in the next frame, [T, U]."""
+    dies = alive[:-1] & ~alive[1:]
+    death = np.zeros(alive.shape, np.float32)
+    death[1:][dies] = 1 - 1 / STYLE.death_steps
+    death[:-1][dies] = 1
+    return death
+
+
+def _find_targets(scene: Scene) -> Array:
+    """Return the index of the unit at which each living unit aims, or -1, [T, U]."""
+    n_units = len(scene.kind)
+    if scene.target is None:
+        return np.full(scene.alive.shape, -1, np.int32)
+    is_valid = scene.alive & (scene.target >= 0) & (scene.target < n_units)
+    return np.where(is_valid, scene.target, -1).astype(np.int32)
+
+
+def _describe_field(scene: Scene, *, has_rings: bool, is_moved: bool) -> str:
+    """Describe the marks of the units, followed by the note of the scene. Only the note for a scene without units."""
+    sentences: list[str] = []
+    if has_rings and scene.position.size:
+        sentences.append("Ring: health, outer ring: shield, orange: hit, growing ring: death.")
+    if scene.carrier is not None:
+        sentences.append("Ring: player with the ball. Arrow: pass.")
+    sentences.append(scene.note)
+    if is_moved:
+        sentences.append(MOVED_APART)
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _name_entries(scene: Scene) -> list[str]:
+    """Return the names of the state's entries from the environment, or numbers from 0."""
+    size = 0 if scene.values is None else scene.values.shape[1]
+    return list(scene.value_names) if len(scene.value_names) == size else [f"state {k}" for k in range(size)]
+
+
+def _abbreviate(kinds: Iterable[str]) -> dict[str, str]:
+    """Map each kind to its first letter, or to its first two letters if another kind has the same first letter."""
+    names = list(dict.fromkeys(kinds))
+    if len(names) < 2:
+        return dict.fromkeys(names, "")
+    first_letters = [name[:1] for name in names]
+    return {name: name[: 1 + (first_letters.count(name[:1]) > 1)] for name in names}
+
+
+def _crop(
+    positions: NDArray[np.float32], bounds: tuple[float, float, float, float]
+) -> tuple[float, float, float, float]:
     """Return x0, y0, x1, y1 of a rectangle inside `bounds` that contains all positions [n, 2]."""
     if not len(positions):
-        return [float(edge) for edge in bounds]
+        x0, y0, x1, y1 = bounds
+        return float(x0), float(y0), float(x1), float(y1)
     low, high = np.array(bounds[:2], float), np.array(bounds[2:], float)
     first, last = positions.min(axis=0), positions.max(axis=0)
     center = (first + last) / 2
@@ -119,7 +354,10 @@ def _crop(positions: NDArray[np.float32], bounds: tuple[float, float, float, flo
     half_size = np.maximum((last - first) / 2 + MARGIN * width, MIN_HALF_SIZE * width)
     half_size[0] = max(half_size[0], half_size[1] * MIN_ASPECT)
     half_size[1] = max(half_size[1], half_size[0] / MAX_ASPECT)
+    # Move the rectangle into the field, then cut what is still outside.
     start, end = center - half_size, center + half_size
-    start += np.maximum(low - start, 0) - np.maximum(end - high, 0)  # moved into the field
+    start += np.maximum(low - start, 0) - np.maximum(end - high, 0)
     end = start + 2 * half_size
-    return [float(edge) for edge in (*np.maximum(start, low), *np.minimum(end, high))]
+    x0, y0 = np.maximum(start, low).tolist()
+    x1, y1 = np.minimum(end, high).tolist()
+    return x0, y0, x1, y1

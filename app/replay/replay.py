@@ -1,7 +1,6 @@
 """Prepare a stored episode for drawing: its scene, its values and its actions.
 
-`payload` (for the player in the browser) and `files` use these classes. They need neither Streamlit nor a
-database.
+`layout` computes what is drawn of it. This module needs neither Streamlit nor a database.
 """
 
 from collections.abc import Mapping, Sequence
@@ -171,12 +170,25 @@ def count_actions(side: EpisodeView) -> int:
     return max(len(side.action_names), int(side.actions.max()) + 1)
 
 
-def join_values(sides: list[EpisodeView]) -> Chart:
+def list_action_groups(sides: Sequence[EpisodeView]) -> list[tuple[str, str]]:
+    """List the groups of the actions that the agents chose, each with its color. No-op has no color and is omitted."""
+    colors: dict[str, str] = {}
+    for side in sides:
+        if side.actions is None:
+            continue
+        chosen = set(side.actions.ravel().tolist())
+        for number, style in enumerate(style_actions(side.action_names, count_actions(side))):
+            if style.color and number in chosen:
+                colors[style.group] = style.color
+    return list(colors.items())
+
+
+def join_values(sides: Sequence[EpisodeView]) -> Chart:
     """Draw the values of one or two episodes over one time axis, with the health of the teams where it changes."""
     return join_charts([side.chart for side in sides], [None if side.hides_health else side.scene for side in sides])
 
 
-def quantize_values(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+def quantize_values(values: NDArray[np.floating]) -> NDArray[np.uint8]:
     """Scale each entry of the state to its range over the episode.
 
     Args:
@@ -185,14 +197,16 @@ def quantize_values(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     Returns:
         Levels 0 to 254, [T, S]; `MISSING` where the entry is constant or not finite.
     """
-    wide = np.asarray(values, np.float64)
-    is_finite = np.isfinite(wide)
-    low = np.where(is_finite, wide, np.inf).min(axis=0, initial=np.inf)
-    high = np.where(is_finite, wide, -np.inf).max(axis=0, initial=-np.inf)
-    changes = high > low
-    span = np.where(changes, high - low, 1.0)
-    fraction = (np.where(is_finite, wide, 0.0) - np.where(changes, low, 0.0)) / span
-    return np.where(is_finite & changes, np.rint(np.clip(fraction, 0, 1) * 254), MISSING).astype(np.uint8)
+    values = np.asarray(values, np.float64)  # the difference of two large float32 values can overflow
+    is_finite = np.isfinite(values)
+    low = np.where(is_finite, values, np.inf).min(axis=0, initial=np.inf)
+    high = np.where(is_finite, values, -np.inf).max(axis=0, initial=-np.inf)
+    is_constant = ~(high > low)
+    low = np.where(is_constant, 0.0, low)
+    span = np.where(is_constant, 1.0, high - low)
+    fraction = (np.where(is_finite, values, 0.0) - low) / span
+    levels = np.rint(np.clip(fraction, 0, 1) * 254)
+    return np.where(is_finite & ~is_constant, levels, MISSING).astype(np.uint8)
 
 
 def _group_action(name: str) -> str:

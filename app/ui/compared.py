@@ -117,7 +117,7 @@ def get_bundle_run_names(run_ids: Sequence[str]) -> dict[str, str]:
     result: dict[str, str] = {}
     for url, bundle, ids in _split_by_database(run_ids):
         if bundle is not None:
-            names = data.names_in(url, ids)
+            names = runs.find_run_names(data.open_url(url), ids)
             result |= {
                 view.name_bundle_run(run_id, bundle.key): _add_bundle_name(names[run_id], bundle)
                 for run_id in ids

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from app.analysis.format import escape_markdown
-from app.ui import messages, page_state
+from app.ui import messages, page_url
 from app.ui.page_state import Choice, Text
 
 FOLDER = Path(__file__).resolve().parents[1] / "guide"
@@ -125,7 +125,16 @@ def show() -> None:
             _show_results(words)
         else:
             st.header(pages[name].title, anchor=False)
-            _show_text(pages[name].text)
+            show_text(pages[name].text)
+
+
+def show_text(text: str) -> None:
+    """Draw Markdown of the guide. Long lines of its code blocks wrap, so that no command is cut off."""
+    before, *parts = _CODE_BLOCK.split(text)
+    _show_text_and_pictures(before)
+    for language, code, after in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        st.code(dedent(code).rstrip("\n"), language=language or None, wrap_lines=True)
+        _show_text_and_pictures(after)
 
 
 def _show_results(words: Sequence[str]) -> None:
@@ -140,15 +149,6 @@ def _show_results(words: Sequence[str]) -> None:
                 key=f"guide-open-{number}", type="tertiary", on_click=_open_page, args=(section.page,),
             )  # fmt: skip
             st.markdown(mark_words(_make_excerpt(section.text, words), words))
-
-
-def _show_text(text: str) -> None:
-    """Draw the Markdown of a page. Long lines of its code blocks wrap, so that no command is cut off."""
-    before, *parts = _CODE_BLOCK.split(text)
-    _show_text_and_pictures(before)
-    for language, code, after in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-        st.code(dedent(code).rstrip("\n"), language=language or None, wrap_lines=True)
-        _show_text_and_pictures(after)
 
 
 def _show_text_and_pictures(text: str) -> None:
@@ -168,7 +168,7 @@ def _open_page(name: str) -> None:
 
 def _replace_links(text: str) -> str:
     """Replace links to files of the guide by links to its pages in the app; keep other URL parameters."""
-    other_parameters = page_state.read_others((PAGE.name, SEARCH.name))
+    other_parameters = page_url.read_others((PAGE.name, SEARCH.name))
     return _PAGE_LINK.sub(lambda match: f"](?{urlencode({**other_parameters, PAGE.name: match[1]})})", text)
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count, format_time
-from app.jobs.alerts import MEANINGS, REASONS, SEVERITY, Alert, Severity
+from app.jobs.alerts import MEANINGS, REASONS, SEVERITY, Alert, Severity, list_alerts
 from app.jobs.doctor import Check, run_checks
 from app.ui import data, messages
 from app.ui.page_state import RUN, Choices, Flag
@@ -34,7 +34,7 @@ _IS_CHECKED: Final = "machine_checked"
 
 def show() -> None:
     """Draw the alerts of the last seven days, grouped by kind, then the runs that have finished."""
-    events = data.alerts()
+    events = data.cached(list_alerts, ttl=10)()
     alerts = [event for event in events if event.severity != "info"]
     read = read_keys(data.database())
     unread = [alert for alert in alerts if alert.key not in read]

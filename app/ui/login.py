@@ -1,7 +1,7 @@
 """Login with an identity provider, the list of allowed users, and the check of uploads.
 
-The login is Streamlit's own (OpenID Connect, `[auth]` in `.streamlit/secrets.toml`). Without a provider, everybody who
-can reach the server can use the app. A public provider proves an e-mail address but does not limit who can log in, so
+The login is Streamlit's own (OpenID Connect, `[auth]` in `.streamlit/secrets.toml`). Without a provider, the token of
+`app.ui.access` is needed instead. A public provider proves an e-mail address but does not limit who can log in, so
 EMTC_USERS lists the allowed addresses. If that list is set without a provider, access is denied. An address counts only
 if the provider has verified it.
 
@@ -36,30 +36,31 @@ def require() -> None:
     try:
         providers = list_providers()
     except ConfigError as exc:  # unreadable secrets may contain a provider, so the app stays closed
+        forbid_uploads()
         messages.error(exc)
         st.stop()
-    if not providers:
-        if os.environ.get(USERS_VARIABLE, "").strip():
-            forbid_uploads()
-            messages.error(
-                ConfigError(
-                    f"{USERS_VARIABLE} lists the allowed users, but no identity provider is configured. "
-                    "Add one under [auth] in .streamlit/secrets.toml."
-                )
-            )
-            st.stop()
+    has_user_list = bool(os.environ.get(USERS_VARIABLE, "").strip())
+    if not providers and not has_user_list:
         return
-    if not st.user.get("is_logged_in"):
-        forbid_uploads()
+    is_logged_in = bool(providers and st.user.get("is_logged_in"))
+    address = str(st.user.get("email") or "") if is_logged_in else ""
+    if is_logged_in and is_allowed(address, verified=is_verified(st.user.get("email_verified"))):
+        allow_uploads()
+        return
+    forbid_uploads()
+    if not providers:
+        messages.error(
+            ConfigError(
+                f"{USERS_VARIABLE} lists the allowed users, but no identity provider is configured. "
+                "Add one under [auth] in .streamlit/secrets.toml."
+            )
+        )
+    elif not is_logged_in:
         _show_login(providers)
-        st.stop()
-    address = str(st.user.get("email") or "")
-    if not is_allowed(address, verified=is_verified(st.user.get("email_verified"))):
-        forbid_uploads()
+    else:
         st.error(f"{escape_markdown(address) or 'An account without an e-mail address'} may not use this server.")
         st.button("Log out", on_click=st.logout)
-        st.stop()
-    allow_uploads()
+    st.stop()
 
 
 def show_account() -> None:

@@ -8,35 +8,27 @@ equal to the default is not in the URL.
 
 A URL may contain anything. A value that cannot be read or does not exist is removed from the URL, and a line on top of
 the page states the value and what is shown instead.
+
+Streamlit's own `bind="query-params"` is not used. With Streamlit 1.67, it writes the label of a choice into the URL
+(`sort=Win rate`), so a new label breaks links and pins. Code cannot write such a parameter, for example after a click
+on a chart. The parameter of a widget that is not drawn is removed, and a value that does not exist has no message.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
-from time import monotonic
-from typing import Any, Final, Generic, NamedTuple, TypedDict, TypeVar
+from typing import Any, Final, Generic, TypedDict, TypeVar
 
 import streamlit as st
 
-from app.analysis.format import escape_markdown
+from app.ui.page_url import get_page, list_names, read_texts, report_missing, write_texts
 
 T = TypeVar("T")
 _MAX_CHARACTERS: Final = 500
 _MAX_CHARACTERS_IN_LIST: Final = 256
 _MAX_VALUES_IN_LIST: Final = 500
 _MAX_DIGITS: Final = 18
-_MAX_CHARACTERS_IN_NOTICE: Final = 60
 _WHOLE_NUMBERS_FROM: Final = 20
 """From this width, a window of an x axis is written with whole numbers."""
-_CONFIRMED_AFTER_S: Final = 2.0
-"""After this time [s], the browser is assumed to have a change. `_read_texts` then uses the URL of the request."""
-# Keys of Streamlit's session state: the name of the page that is drawn, the container of its notices while it is drawn,
-# the notices, and the changes of the URL by parameter.
-_PAGE: Final = "page_state_page"
-_NOTICE_CONTAINER: Final = "page_state_place"
-_NOTICES: Final = "page_state_notices"
-_CHANGES: Final = "page_state_changes"
-OPENED_BOX: Final = "opened_box"
-"""Key of Streamlit's session state: the key of the box (`app.ui.widgets.box`) that was opened last on this page."""
 _DECLARED: Final[dict[tuple[str, str], "Parameter[Any]"]] = {}
 """Page and name → parameter. The page is empty for a parameter of every page."""
 
@@ -80,32 +72,26 @@ class BoundChoice(Bound):
     format_func: Callable[[Any], str]
 
 
-class _Change(NamedTuple):
-    """The texts of a parameter before and after a change.
-
-    Until the time `until` [s], a request may still contain the URL from before the change.
-    """
-
-    before: list[str]
-    after: list[str]
-    until: float
-
-
 class Parameter(Generic[T]):
     """A parameter of the URL.
 
     Args:
         name: Name in the URL.
         pages: Names of the pages that have it; none: every page.
-        default: Value if the URL does not contain the parameter.
+        default: Value if the URL does not contain the parameter. Default: that of the class.
         is_pinned: Whether a pinned view contains the value.
         pins_default: Whether a pinned view contains the default, too, because later versions may change it.
     """
 
-    def __init__(self, name: str, *pages: str, default: T, is_pinned: bool = True, pins_default: bool = False) -> None:
+    default: T
+
+    def __init__(
+        self, name: str, *pages: str, default: T | None = None, is_pinned: bool = True, pins_default: bool = False
+    ) -> None:
         self.name = name
         self.pages = pages
-        self.default = default
+        if default is not None:
+            self.default = default
         self.is_pinned = is_pinned
         self.pins_default = pins_default
         for page in pages or ("",):
@@ -122,7 +108,7 @@ class Parameter(Generic[T]):
     @property
     def is_in_url(self) -> bool:
         """Whether the URL contains the parameter."""
-        return bool(_read_texts(self.name))
+        return bool(read_texts(self.name))
 
     def parse(self, texts: Sequence[str]) -> T:
         """Parse the values of the URL parameter, which are texts. There is at least one, more if it is repeated.
@@ -143,7 +129,7 @@ class Parameter(Generic[T]):
     def write(self, value: T | None) -> None:
         """Write a value into the URL; the default and None remove the parameter."""
         is_default = value is None or value == self.default
-        _write_texts(self.name, [] if is_default else self.format(value))  # type: ignore[arg-type]
+        write_texts(self.name, [] if is_default else self.format(value))  # type: ignore[arg-type]
 
     def store(self, default: T | None = None) -> None:
         """Write the value of a widget in a form into the URL. Call this when the form is submitted.
@@ -156,13 +142,13 @@ class Parameter(Generic[T]):
 
     def reject(self, replacement: str = "") -> None:
         """Remove the value from the URL, and state that it was not found and what is shown instead."""
-        text = ", ".join(_read_texts(self.name))
-        _write_texts(self.name, [])
-        _report(self.name, text, replacement)
+        text = ", ".join(read_texts(self.name))
+        write_texts(self.name, [])
+        report_missing(self.name, text, replacement)
 
     def read_pinned(self) -> dict[str, list[str]]:
         """Return the texts of the current view, from which a pinned view is made: name → texts."""
-        texts = _read_texts(self.name)
+        texts = read_texts(self.name)
         if not texts and self.pins_default and st.session_state.get(self.key) is not None:
             texts = self.format(st.session_state[self.key])
         return {self.name: texts} if texts and self.is_pinned else {}
@@ -176,7 +162,7 @@ class Parameter(Generic[T]):
         accepts_empty_text: bool = False,
     ) -> T:
         """Read the value with a function. An empty text is replaced by the default unless it is accepted as a value."""
-        texts = _read_texts(self.name)
+        texts = read_texts(self.name)
         if not texts or not (accepts_empty_text or any(texts)):
             return default
         try:
@@ -185,9 +171,16 @@ class Parameter(Generic[T]):
             self.reject("" if default is None else describe(default))
             return default
 
-    def _bind(self, value: T, default: T, on_change: Callable[[], None] | None) -> Bound:
-        """Set the widget to a value, and write its changes into the URL."""
+    def _bind(self, value: T, on_change: Callable[[], None] | None = None, *, default: T | None = None) -> Bound:
+        """Set the widget to a value, and return the arguments with which it writes its changes into the URL.
+
+        Args:
+            value: The value.
+            on_change: Called after a change.
+            default: The value that is not written into the URL. Default: that of the parameter.
+        """
         key = self.key
+        default = self.default if default is None else default
         # An assignment of an equal value would delete the text that the user is typing.
         if key not in st.session_state or st.session_state[key] != value:
             st.session_state[key] = value
@@ -195,7 +188,7 @@ class Parameter(Generic[T]):
         def changed() -> None:
             new_value: Any = st.session_state[key]
             texts = [] if new_value is None or new_value == default else self.format(new_value)
-            _write_texts(self.name, texts)
+            write_texts(self.name, texts)
             if on_change is not None:
                 on_change()
 
@@ -203,17 +196,13 @@ class Parameter(Generic[T]):
 
 
 class Text(Parameter[str]):
-    """A text. Default: empty.
+    """A text of at most `max_characters`. Default: empty."""
 
-    Args:
-        max_characters: Longest text.
-    """
+    default = ""
 
-    def __init__(
-        self, name: str, *pages: str, default: str = "", max_characters: int = _MAX_CHARACTERS, is_pinned: bool = True
-    ) -> None:
+    def __init__(self, name: str, *pages: str, max_characters: int = _MAX_CHARACTERS, is_pinned: bool = True) -> None:
         self.max_characters = max_characters
-        super().__init__(name, *pages, default=default, is_pinned=is_pinned)
+        super().__init__(name, *pages, is_pinned=is_pinned)
 
     def parse(self, texts: Sequence[str]) -> str:
         """Parse a text of limited length."""
@@ -222,16 +211,14 @@ class Text(Parameter[str]):
         return texts[-1]
 
     def bind(self, on_change: Callable[[], None] | None = None) -> BoundText:
-        """Bind a text field."""
-        bound = self._bind(self.read(), self.default, on_change)
-        return BoundText(**bound, max_chars=self.max_characters)
+        """Return the arguments of a text field."""
+        return BoundText(**self._bind(self.read(), on_change), max_chars=self.max_characters)
 
 
 class Flag(Parameter[bool]):
     """A switch, or an expander that is open or closed. Default: off."""
 
-    def __init__(self, name: str, *pages: str, default: bool = False, is_pinned: bool = True) -> None:
-        super().__init__(name, *pages, default=default, is_pinned=is_pinned)
+    default = False
 
     def parse(self, texts: Sequence[str]) -> bool:
         """Parse true or false."""
@@ -245,12 +232,12 @@ class Flag(Parameter[bool]):
         return ["true" if value else "false"]
 
     def bind(self, on_change: Callable[[], None] | None = None) -> Bound:
-        """Bind a switch or an expander."""
-        return self._bind(self.read(), self.default, on_change)
+        """Return the arguments of a switch or an expander."""
+        return self._bind(self.read(), on_change)
 
 
-class Integer(Parameter[int | None]):
-    """An integer.
+class Number(Parameter[Any]):
+    """A number.
 
     Args:
         low: Smallest value; None: no limit.
@@ -261,27 +248,42 @@ class Integer(Parameter[int | None]):
         self,
         name: str,
         *pages: str,
-        default: int | None = None,
-        low: int | None = None,
-        high: int | None = None,
+        default: float | None = None,
+        low: float | None = None,
+        high: float | None = None,
         is_pinned: bool = True,
-        pins_default: bool = False,
     ) -> None:
         self.low = low
         self.high = high
-        super().__init__(name, *pages, default=default, is_pinned=is_pinned, pins_default=pins_default)
+        super().__init__(name, *pages, default=default, is_pinned=is_pinned)
+
+    def parse(self, texts: Sequence[str]) -> float:
+        """Parse a number between the limits."""
+        return self._check_limits(float(texts[-1]))
+
+    def bind(self, on_change: Callable[[], None] | None = None) -> BoundNumber:
+        """Return the arguments of a number field or a slider."""
+        return BoundNumber(**self._bind(self.read(), on_change), min_value=self.low, max_value=self.high)
+
+    def _check_limits(self, value: float) -> float:
+        is_too_small = self.low is not None and value < self.low
+        is_too_large = self.high is not None and value > self.high
+        if is_too_small or is_too_large or not isfinite(value):
+            raise ValueError("out of the limits")
+        return value
+
+
+class Integer(Number):
+    """An integer. Default: none."""
+
+    default: int | None = None
 
     def parse(self, texts: Sequence[str]) -> int:
         """Parse an integer between the limits."""
         digits = texts[-1].removeprefix("-")
         if not (digits.isascii() and digits.isdecimal() and len(digits) <= _MAX_DIGITS):
             raise ValueError("not an integer")
-        return _check_limits(int(texts[-1]), self.low, self.high)
-
-    def bind(self, on_change: Callable[[], None] | None = None) -> BoundNumber:
-        """Bind a number field or a slider."""
-        bound = self._bind(self.read(), self.default, on_change)
-        return BoundNumber(**bound, min_value=self.low, max_value=self.high)
+        return int(self._check_limits(int(texts[-1])))
 
     def read_page(self, n_pages: int) -> int:
         """Read a page number; a number that is too large is replaced by that of the last page."""
@@ -291,26 +293,8 @@ class Integer(Parameter[int | None]):
         return min(number, n_pages)
 
     def bind_pages(self, n_pages: int) -> BoundPages:
-        """Bind a page number."""
-        return BoundPages(**self._bind(self.read_page(n_pages), self.default, None), num_pages=n_pages)
-
-
-class Number(Parameter[float]):
-    """A number between two limits."""
-
-    def __init__(self, name: str, *pages: str, default: float, low: float, high: float) -> None:
-        self.low = low
-        self.high = high
-        super().__init__(name, *pages, default=default)
-
-    def parse(self, texts: Sequence[str]) -> float:
-        """Parse a number between the limits."""
-        return _check_limits(float(texts[-1]), self.low, self.high)
-
-    def bind(self, on_change: Callable[[], None] | None = None) -> BoundNumber:
-        """Bind a slider."""
-        bound = self._bind(self.read(), self.default, on_change)
-        return BoundNumber(**bound, min_value=self.low, max_value=self.high)
+        """Return the arguments of a choice of the page number."""
+        return BoundPages(**self._bind(self.read_page(n_pages)), num_pages=n_pages)
 
 
 class Choice(Parameter[Any]):
@@ -323,6 +307,8 @@ class Choice(Parameter[Any]):
             changes when there are more data.
     """
 
+    default = None
+
     def __init__(
         self,
         name: str,
@@ -332,7 +318,7 @@ class Choice(Parameter[Any]):
         pins_default: bool = False,
     ) -> None:
         self.in_url_as_default = in_url_as_default
-        super().__init__(name, *pages, default=None, is_pinned=is_pinned, pins_default=pins_default)
+        super().__init__(name, *pages, is_pinned=is_pinned, pins_default=pins_default)
 
     def list_texts(self) -> list[str]:
         """Return the text in the URL as a list of one text; an empty list if the URL has none."""
@@ -357,7 +343,7 @@ class Choice(Parameter[Any]):
 
         value = self._read(parse, default, format_func, accepts_empty_text="" in options)
         if self.in_url_as_default:
-            _write_texts(self.name, self.format(value))
+            write_texts(self.name, self.format(value))
         return value
 
     def bind(
@@ -368,7 +354,7 @@ class Choice(Parameter[Any]):
         default: Any = None,
         on_change: Callable[[], None] | None = None,
     ) -> BoundChoice:
-        """Bind a choice of one option.
+        """Return the arguments of a choice of one option.
 
         Args:
             options: The options, at least one. Their texts are the values in the URL.
@@ -378,12 +364,12 @@ class Choice(Parameter[Any]):
         """
         default = options[0] if default is None else default
         value = self.select(options, format_func, default=default)
-        bound = self._bind(value, None if self.in_url_as_default else default, on_change)
+        bound = self._bind(value, on_change, default=None if self.in_url_as_default else default)
         return BoundChoice(**bound, options=list(options), format_func=format_func)
 
     def bind_tabs(self, titles: Sequence[str]) -> BoundTabs:
-        """Bind tabs."""
-        return BoundTabs(**self._bind(self.select(titles), titles[0], None), tabs=titles)
+        """Return the arguments of tabs."""
+        return BoundTabs(**self._bind(self.select(titles), default=titles[0]), tabs=titles)
 
 
 class Choices(Parameter[list[Any]]):
@@ -419,7 +405,7 @@ class Choices(Parameter[list[Any]]):
         default: Sequence[Any] = (),
         on_change: Callable[[], None] | None = None,
     ) -> BoundChoice:
-        """Bind a choice of several options. A selected value remains an option if `options` changes.
+        """Return the arguments of a choice of several options. A selected value remains an option if `options` changes.
 
         Args:
             options: The options. Their texts are the values in the URL.
@@ -440,19 +426,17 @@ class Choices(Parameter[list[Any]]):
         values = list(dict.fromkeys(values))
         if unknown:
             values = values or list(default)
-            _write_texts(self.name, [] if values == list(default) else self.format(values))
-            _report(self.name, ", ".join(unknown), ", ".join(map(format_func, values)))
-        bound = self._bind(values, list(default), on_change)
-        return BoundChoice(
-            **bound, options=[*options, *(value for value in values if value not in options)], format_func=format_func
-        )
+            write_texts(self.name, [] if values == list(default) else self.format(values))
+            report_missing(self.name, ", ".join(unknown), ", ".join(map(format_func, values)))
+        bound = self._bind(values, on_change, default=list(default))
+        listed = [*options, *(value for value in values if value not in options)]
+        return BoundChoice(**bound, options=listed, format_func=format_func)
 
 
 class Window(Parameter[tuple[float, float] | None]):
     """A window of a chart's x axis, such as 0-150. Default: none."""
 
-    def __init__(self, name: str, *pages: str) -> None:
-        super().__init__(name, *pages, default=None)
+    default = None
 
     def parse(self, texts: Sequence[str]) -> tuple[float, float]:
         """Parse the two limits."""
@@ -490,15 +474,20 @@ class Fields(Parameter[dict[str, str]]):
 
     def read(self) -> dict[str, str]:
         """Read the texts of the fields in the URL."""
-        return {name: st.query_params[name] for name in st.query_params if self.is_field(name)}
+        values: dict[str, str] = {}
+        for name in list_names():
+            texts = read_texts(name)
+            if texts and self.is_field(name):
+                values[name] = texts[-1]
+        return values
 
     def write(self, value: Mapping[str, str] | None) -> None:
         """Write the texts of all fields. A field that is not in `value` is removed from the URL."""
         texts = value or {}
         for name in self.read().keys() - texts.keys():
-            _write_texts(name, [])
+            write_texts(name, [])
         for name, text in texts.items():
-            _write_texts(name, [text])
+            write_texts(name, [text])
 
     def read_pinned(self) -> dict[str, list[str]]:
         """Return the texts of the fields, from which a pinned view is made: name → texts."""
@@ -507,33 +496,12 @@ class Fields(Parameter[dict[str, str]]):
     def list_undeclared(self) -> list[str]:
         """List the names in the URL that are neither fields nor parameters of the page."""
         declared = {parameter.name for parameter in list_parameters(self.pages[0])}
-        return [name for name in st.query_params if not self.is_field(name) and name not in declared]
+        return [name for name in list_names() if not self.is_field(name) and name not in declared]
 
     def remove_undeclared(self) -> None:
         """Remove the names that `list_undeclared` lists from the URL."""
         for name in self.list_undeclared():
-            _write_texts(name, [])
-
-
-def open_page(page: str) -> None:
-    """Set the page that is drawn now. Call this once per execution of the script, at the place of the notices."""
-    st.session_state[_CHANGES] = {}
-    if get_page() != page:
-        st.session_state[_NOTICES] = []
-        st.session_state.pop(OPENED_BOX, None)
-    st.session_state[_PAGE], st.session_state[_NOTICE_CONTAINER] = page, st.container()
-    for notice in st.session_state.setdefault(_NOTICES, []):  # of an execution of the script that was interrupted
-        _show_notice(notice)
-
-
-def finish_page() -> None:
-    """End the drawing of the page. After this, a fragment draws its notices at its own place."""
-    st.session_state[_NOTICES], st.session_state[_NOTICE_CONTAINER] = [], None
-
-
-def get_page() -> str:
-    """Return the name of the page that is drawn now; an empty text outside of the app."""
-    return st.session_state.get(_PAGE, "")
+            write_texts(name, [])
 
 
 def list_parameters(page: str) -> list[Parameter[Any]]:
@@ -549,76 +517,12 @@ def read_pinned() -> dict[str, list[str]]:
     return query
 
 
-def read_others(names: Iterable[str]) -> dict[str, str]:
-    """Return all parameters in the URL except these, for a link to the same page."""
-    excluded = set(names)
-    return {name: st.query_params[name] for name in st.query_params if name not in excluded}
-
-
 def in_form(bound: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments without `on_change`, which a widget in a form must not have.
 
     Use `store` when the form is submitted.
     """
     return {name: value for name, value in bound.items() if name != "on_change"}
-
-
-def set_to_stored(values: Mapping[str, Any]) -> None:
-    """Set the fields of a form to stored values. What a user has typed but not saved stays until these values change.
-
-    Args:
-        values: Key of a widget with `persist_state="session"` → stored value.
-    """
-    key = f"stored-{next(iter(values))}"
-    if st.session_state.get(key) != values:
-        st.session_state[key] = dict(values)
-        for widget_key, value in values.items():
-            st.session_state[widget_key] = value
-
-
-def clear() -> None:
-    """Remove all parameters from the URL."""
-    st.query_params.clear()
-
-
-def _read_texts(name: str) -> list[str]:
-    """Read the texts of a parameter.
-
-    A timer of a fragment may send a request before the browser has received a change that was made in the fragment.
-    Such a request contains the old URL. It is ignored, and the changed value is returned.
-    """
-    texts = st.query_params.get_all(name)
-    change: _Change | None = st.session_state.get(_CHANGES, {}).get(name)
-    if change is not None and texts == change.before and monotonic() < change.until:
-        return change.after
-    return texts
-
-
-def _write_texts(name: str, texts: list[str]) -> None:
-    if texts == _read_texts(name):
-        return
-    before = st.query_params.get_all(name)
-    if texts:
-        st.query_params[name] = texts if len(texts) > 1 else texts[0]
-    else:
-        st.query_params.pop(name, None)
-    change = _Change(before, texts, monotonic() + _CONFIRMED_AFTER_S)
-    st.session_state.setdefault(_CHANGES, {})[name] = change
-
-
-def _report(name: str, text: str, replacement: str) -> None:
-    """State on the page that a value is invalid or does not exist, and what is shown instead."""
-    if len(text) > _MAX_CHARACTERS_IN_NOTICE:
-        text = f"{text[:_MAX_CHARACTERS_IN_NOTICE]}…"
-    instead = f"Shown instead: {replacement}." if replacement else "It is ignored."
-    notice = escape_markdown(f'The address contains {name} = "{text}", which was not found. {instead}')
-    st.session_state.setdefault(_NOTICES, []).append(notice)
-    _show_notice(notice)
-
-
-def _show_notice(notice: str) -> None:
-    container = st.session_state.get(_NOTICE_CONTAINER)
-    (st if container is None else container).warning(notice, icon=":material/link_off:")
 
 
 def _find_option(text: str, options: Sequence[Any]) -> Any:
@@ -631,12 +535,6 @@ def _find_option(text: str, options: Sequence[Any]) -> Any:
         if str(option) == text:
             return option
     raise ValueError(f"no option {text!r}")
-
-
-def _check_limits(value: Any, low: Any, high: Any) -> Any:
-    if not isfinite(value) or (low is not None and value < low) or (high is not None and value > high):
-        raise ValueError("out of the limits")
-    return value
 
 
 RUN: Final = Text("run", max_characters=64)

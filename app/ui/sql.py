@@ -23,6 +23,7 @@ from app.ui import data, messages, view
 from app.ui.page_state import Choice, Flag, Text, in_form
 from app.ui.widgets import files
 from app.ui.widgets.result_table import number_columns
+from storage.queries.runs import run_configs
 from storage.sql.glossary import EXAMPLES, describe_schema
 from storage.sql.query import MAX_QUERY_LENGTH, QueryCancel, QueryResult, run_query
 
@@ -151,8 +152,8 @@ def _show_rows(frame: pd.DataFrame) -> None:
     """Draw the table of the result. The ids of runs are links to the page Run."""
     names = [name for name in frame.columns if name in _RUN_ID_COLUMNS]
     ids = tuple({str(value) for name in names for value in frame[name].head(_MAX_LINKED)})
-    runs = data.existing_runs(ids) if ids else frozenset[str]()
-    linked = [name for name in names if len(frame) <= _MAX_LINKED and set(map(str, frame[name])) <= runs]
+    runs = data.cached(run_configs, ttl=2)(ids) if ids else {}
+    linked = [name for name in names if len(frame) <= _MAX_LINKED and set(map(str, frame[name])) <= runs.keys()]
     st.dataframe(
         frame.assign(**{name: [view.link_run(str(value), str(value)) for value in frame[name]] for name in linked}),
         hide_index=True,

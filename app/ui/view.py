@@ -11,7 +11,8 @@ from urllib.parse import quote, urlencode
 
 import streamlit as st
 
-from app.ui.page_state import Choices, Text, clear
+from app.ui.page_state import Choices, Text
+from app.ui.page_url import clear
 from storage.bundles.bundle_cache import Bundle, find_bundle, list_bundles
 from storage.engine import is_read_only
 

@@ -47,8 +47,6 @@ class Solution:
 
     v: Float64s  # [S] V* [return], 0 at the goal
     q: Float64s  # [A, S] Q* [return]
-    sweeps: int
-    residual: float  # bound on max |V - V*| [return]
 
 
 @dataclass(frozen=True)
@@ -144,12 +142,12 @@ def solve(task: GridTask) -> Solution:
     """
     v = np.zeros(len(task.reward))
     contraction = task.gamma / (1 - task.gamma)
-    sweeps, residual = 0, np.inf
-    while residual > 1e-10:
+    error_bound = np.inf
+    while error_bound > 1e-10:
         best = look_ahead(task, v).max(axis=0)
-        residual = contraction * float(np.abs(best - v).max())
-        v, sweeps = best, sweeps + 1
-    return Solution(v, look_ahead(task, v), sweeps, residual)
+        error_bound = contraction * float(np.abs(best - v).max())
+        v = best
+    return Solution(v, look_ahead(task, v))
 
 
 def look_ahead(task: GridTask, v: Float64s) -> Float64s:

@@ -114,7 +114,9 @@ def test_tables_can_be_made_of_chosen_runs_with_a_chosen_statistic(seeded, capsy
     assert run(["export", run_id, "--table", "runs", "--db", url]) == 2
 
 
-@pytest.mark.parametrize(("format", "magic"), [("html", b"<!doctype html>"), ("gif", b"GIF89a"), ("svg", b"<?xml")])
+@pytest.mark.parametrize(
+    ("format", "magic"), [("html", b"<!doctype html>"), ("gif", b"GIF89a"), ("svg", b"<?xml"), ("png", b"\x89PNG")]
+)
 def test_a_replay_is_written_in_every_format(seeded, tmp_path: Path, format: str, magic: bytes) -> None:
     url, run_id = seeded
     out = tmp_path / f"replay.{format}"
@@ -140,7 +142,7 @@ def test_a_playback_stands_beside_an_episode_of_another_run(seeded, tmp_path: Pa
     ("arguments", "fragment"),
     [
         (["--replay", "2"], "--out"),
-        (["--replay", "2", "--out", "x.png"], "must be one of html, gif, mp4, svg"),
+        (["--replay", "2", "--out", "x.pdf"], "must be one of html, gif, mp4, svg, png"),
         (["--replay", "two", "--out", "x.svg"], "episode must be the number of an episode"),
         (["--replay", "999", "--out", "x.svg"], "no episode 999"),
         (["--replay", "2", "--table", "runs"], "either"),

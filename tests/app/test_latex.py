@@ -1,7 +1,6 @@
 """LaTeX code of tables. If TeX is installed, all tables are compiled and the text of the PDF is compared with CSV.
 
-The tables are compiled on pages of 150 by 100 inches, where none is scaled and no text is wrapped, and again in a text
-of 6.75 inches, where none may be scaled to less than 7 pt.
+The pages are 150 by 100 inches, so that no table is scaled.
 """
 
 import csv
@@ -16,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from app.analysis.latex import escape_text, find_layout
+from app.analysis.latex import escape_text
 from app.analysis.results import select_runs
 from app.analysis.tables import Column, Table, export_table, make_plain_table, make_table
 from app.figures.registry import TABLES
@@ -31,20 +30,9 @@ from tests.require import require_latex
 ROOT = Path(__file__).parents[2]
 HOSTILE = f"{NASTY} −5 Ω 100 % [2] x² µ φ ≠ é"
 DOCUMENT = r"""\documentclass{article}
-\usepackage{array,booktabs,graphicx,siunitx}
+\usepackage{booktabs,graphicx,siunitx}
 \paperwidth=150in \paperheight=100in \textwidth=146in \textheight=96in \oddsidemargin=0pt \topmargin=0pt
 \begin{document}\pagestyle{empty}
-%s
-\end{document}
-"""
-TEXT_WIDTH = 6.75
-NARROW_DOCUMENT = r"""\documentclass{article}
-\usepackage{array,booktabs,graphicx,siunitx,times}
-\textwidth=6.75in \oddsidemargin=0pt \topmargin=0pt
-\makeatletter
-\renewcommand{\resizebox}[3]{\setbox0\hbox{#3}\typeout{font \f@size\space width \the\wd0}\box0}
-\makeatother
-\begin{document}
 %s
 \end{document}
 """
@@ -63,7 +51,8 @@ NARROW_DOCUMENT = r"""\documentclass{article}
         ("β̄ < 0.5 [%]", r"$\bar{\beta}$ \textless{} 0.5 [\%]"),
         ("η_lr, ς_x", r"$\eta_{\mathrm{lr}}$, \texttt{U+03C2}\_x"),
         ("λ_rcon = 5e-05", r"$\lambda_{\mathrm{rcon}}$ = $5 \times 10^{-5}$"),
-        ("3–5 of 12,000", "$3$ to $5$ of 12,000"),
+        ("3–5 of 12,000", "3--5 of 12,000"),
+        ("-2–-1", "$-2$--$-1$"),
         ("2026-01-01, 3s5z-2", "2026-01-01, 3s5z-2"),
         ("–", "--"),
         ("naïve", "naïve"),
@@ -84,8 +73,8 @@ def test_headers_of_a_group_span_its_columns() -> None:
     columns = ["variant", Column("difference", unit="%"), Column("ours", group="3m"), Column("paper", group="3m")]
     lines = export_table(make_table(columns, [["a", "1", "2", "3"]]), "latex").decode().splitlines()
     number = "S[table-format=1]"
-    assert lines[:6] == [
-        r"% \usepackage{booktabs,siunitx}",
+    assert [lines[0], *lines[2:7]] == [
+        r"% \usepackage{booktabs,graphicx,siunitx}",
         rf"\begin{{tabular}}{{l{number * 3}}}",
         r"\toprule",
         r" &  & \multicolumn{2}{c}{3m} \\",
@@ -111,39 +100,15 @@ def test_a_column_of_plain_numbers_is_aligned_at_the_decimal_point(texts: list[s
     assert rf"\begin{{tabular}}{{{column}}}" in code
 
 
-def test_only_a_wide_table_gets_a_smaller_font() -> None:
-    narrow, wide = (export_table(make_table(list("abcd"), [["x" * n] * 4]), "latex").decode() for n in (10, 25))
-    assert "resizebox" not in narrow
-    assert wide.startswith(r"% \usepackage{booktabs,graphicx}")
-    assert r"\footnotesize" in wide
-    assert r"\end{tabular}}" in wide
-
-
-def test_repeated_texts_of_a_wide_table_are_lines_above_their_rows() -> None:
-    rows = [[task, f"method {i}", "word " * 40, i] for task in ("3m", "2s3z") for i in range(3)]
-    layout = find_layout([("", "task"), ("", "method"), ("", "text"), ("", "n")], [list(map(str, row)) for row in rows])
-    assert layout.headings == 1
-    assert layout.wrapped == {2}
-    lines = export_table(make_table(["task", "method", "text", "n"], rows), "latex").decode().splitlines()
-    assert [line for line in lines if "itshape" in line] == [
-        r"\multicolumn{3}{l}{\itshape 3m} \\",
-        r"\multicolumn{3}{l}{\itshape 2s3z} \\",
-    ]
-
-
-def test_a_table_with_too_many_columns_is_split_into_panels_that_repeat_the_names_of_the_rows() -> None:
-    headers = [("", "variant"), ("", "seed"), *(("", f"measure number {i}") for i in range(20))]
-    layout = find_layout(headers, [[f"EMTC {i}", "1", *["0.12345"] * 20] for i in range(3)], n_keys=2)
-    assert len(layout.panels) == 2
-    assert all(panel[:2] == (0, 1) for panel in layout.panels)
-    assert sorted(i for panel in layout.panels for i in panel[2:]) == list(range(2, 22))
-
-
-def test_a_long_table_is_split_between_two_headings_because_a_tabular_cannot_break_across_pages() -> None:
-    rows = [[f"task {i // 20}", f"{i:.4f}", *["word " * 6] * 6] for i in range(100)]
-    code = export_table(make_table(list("abcdefgh"), rows), "latex").decode()
-    first_lines = [part.splitlines()[4] for part in code.split(r"\begin{tabular}")[1:]]
-    assert first_lines == [rf"\multicolumn{{7}}{{l}}{{\itshape task {i}}} \\" for i in range(5)]
+def test_a_wide_table_is_scaled_to_the_width_of_the_text(tmp_path: Path) -> None:
+    require_latex()
+    for n_columns, is_scaled in ((3, False), (30, True)):
+        table = make_table([f"column {i}" for i in range(n_columns)], [["text"] * n_columns])
+        measure = r"\setbox0\hbox{%s}\typeout{width \the\wd0, text \the\linewidth}"
+        document = DOCUMENT.replace(r"\textwidth=146in", r"\textwidth=6in")
+        log = compile_document(document % (measure % export_table(table, "latex").decode().strip()), tmp_path)
+        width, text_width = re.findall(r"width ([\d.]+)pt, text ([\d.]+)pt", log)[0]
+        assert (abs(float(width) - float(text_width)) < 0.1) is is_scaled
 
 
 @pytest.fixture
@@ -162,13 +127,19 @@ def make_tables(db: Database) -> dict[str, Table]:
     return {name: table for name, table in tables.items() if len(table)}
 
 
-def compile_tables(tables: Sequence[Table], folder: Path) -> list[str]:
-    """Return the text of the PDF's page of each table."""
-    pages = "\\clearpage\n".join(f"\\mbox{{}}\n{export_table(table, 'latex').decode()}" for table in tables)
-    (folder / "tables.tex").write_text(DOCUMENT % pages, encoding="utf-8")
+def compile_document(document: str, folder: Path) -> str:
+    """Make a PDF file of a document, and return the log."""
+    (folder / "tables.tex").write_text(document, encoding="utf-8")
     command = ["pdflatex", "-no-shell-escape", "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
     assert result.returncode == 0, result.stdout[-3000:]
+    return result.stdout
+
+
+def compile_tables(tables: Sequence[Table], folder: Path) -> list[str]:
+    """Return the text of the PDF's page of each table."""
+    pages = "\\clearpage\n".join(f"\\mbox{{}}\n{export_table(table, 'latex').decode()}" for table in tables)
+    compile_document(DOCUMENT % pages, folder)
     read = subprocess.run(["pdftotext", "-raw", "tables.pdf", "-"], cwd=folder, capture_output=True, check=True)
     pages = read.stdout.decode().split("\f")[:-1]
     assert len(pages) == len(tables)
@@ -183,53 +154,19 @@ def list_numbers(text: str) -> list[str]:
             for number in re.findall(r"[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?", text)]  # fmt: skip
 
 
-def list_csv_numbers(table: Table) -> list[list[str]]:
-    """List the numbers of the table's CSV file for each tabular environment.
-
-    The columns that repeat the numbers of formatted cells are left out, and the texts that repeat in lines above rows.
-    """
+def list_csv_numbers(table: Table) -> list[str]:
+    """List the numbers of the table's CSV file, without the columns that repeat the numbers of formatted cells."""
     titles = [str(title) for title in table.frame]
     code = export_table(table, "csv").decode()
     rows = csv.DictReader(io.StringIO(code, newline=""))
-    texts = [[row[title] for title in titles] for row in rows]
-    layout = find_layout([("", column.name) for column in table.columns], texts, n_keys=table.n_keys)
-    panels = []
-    for columns in layout.panels:
-        cells, previous = [], [""] * layout.headings
-        for row in texts:
-            headings = row[: layout.headings]
-            changed = next((i for i in range(layout.headings) if headings[i] != previous[i]), layout.headings)
-            cells += [*headings[changed:], *(row[i] for i in columns)]
-            previous = headings
-        panels.append([number for text in cells for number in list_numbers(text)])
-    return panels
+    return [number for row in rows for title in titles for number in list_numbers(row[title])]
 
 
 def compare_with_pdf(tables: Mapping[str, Table], folder: Path) -> None:
     for (name, table), page in zip(tables.items(), compile_tables(list(tables.values()), folder), strict=True):
+        expected = list_csv_numbers(table)
         numbers = list_numbers(page)
-        for expected in reversed(list_csv_numbers(table)):
-            n = len(expected)
-            start = next((i for i in range(len(numbers) - n, -1, -1) if numbers[i : i + n] == expected), None)
-            assert start is not None, name
-            numbers = numbers[:start]
-
-
-def compile_in_text_width(tables: Mapping[str, Table], folder: Path) -> dict[str, float]:
-    """Compile the tables in a text of 6.75 inches, and return the font size of each wide table [pt]."""
-    code = "".join(
-        f"\\typeout{{table {name}}}\n{export_table(table, 'latex').decode()}\\clearpage\n"
-        for name, table in tables.items()
-    )
-    (folder / "narrow.tex").write_text(NARROW_DOCUMENT % code, encoding="utf-8")
-    command = ["pdflatex", "-no-shell-escape", "-interaction=nonstopmode", "-halt-on-error", "narrow.tex"]
-    log = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace").stdout
-    sizes: dict[str, float] = {}
-    for part in log.split("table ")[1:]:
-        name = part.split()[0]
-        for size, width in re.findall(r"font (\S+) width ([\d.]+)pt", part):
-            sizes[name] = min(sizes.get(name, 99), float(size) * min(1, TEXT_WIDTH * 72.27 / float(width)))
-    return sizes
+        assert numbers[len(numbers) - len(expected) :] == expected, name
 
 
 @pytest.mark.parametrize(
@@ -241,9 +178,6 @@ def test_the_pdf_of_every_table_has_the_numbers_of_its_csv_file(study: str, made
     db = open_database(bundle.url, read_only=True)
     tables = make_tables(db)
     db.dispose()
-    sizes = compile_in_text_width(tables, tmp_path)
-    assert "study-measures" in sizes
-    assert {name: size for name, size in sizes.items() if size < 7} == {}
     tables |= {f"made up: {name}": table for name, table in make_tables(made_up).items()}
     tables["what-if"] = TABLES["what-if"].make(made_up, [find_run(made_up, seed_run(made_up, name=HOSTILE))])
     assert {name.removeprefix("made up: ") for name in tables} == set(TABLES)

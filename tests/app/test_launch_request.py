@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.jobs.launch_request import (
+    assign_faults,
     check_request,
     describe_field_fault,
     make_texts,
-    place_faults,
-    read_texts,
+    select_texts,
     write_command,
 )
 from emtc_core.config.resolve import FieldInfo, describe_fields, flatten, resolve
@@ -27,7 +27,7 @@ NUMBERS = [info for info in describe_fields() if info.type in ("int", "float")]
 
 
 def ask(**texts: str):
-    return check_request(read_texts({name.replace("__", "."): text for name, text in texts.items()}), MAPS)
+    return check_request(select_texts({name.replace("__", "."): text for name, text in texts.items()}), MAPS)
 
 
 def test_nothing_asked_for_is_the_demo():
@@ -57,7 +57,7 @@ def test_nothing_asked_for_is_the_demo():
     ],
 )
 def test_a_fault_stands_at_its_field_and_nothing_can_start(texts, field, key, value, hint):
-    asked = check_request(read_texts(texts), MAPS)
+    asked = check_request(select_texts(texts), MAPS)
     assert asked.config is None
     assert list(asked.faults) == [field]
     fault = asked.faults[field]
@@ -97,7 +97,7 @@ def test_a_map_alone_finds_its_environment():
 
 
 def test_the_command_lines_names_are_understood():
-    assert read_texts({"seed": "3", "train.t_max": "9", "env.map": "3m", "x": "1"}) == {
+    assert select_texts({"seed": "3", "train.t_max": "9", "env.map": "3m", "x": "1"}) == {
         "seeds": "3",
         "steps": "9",
         "map": "3m",
@@ -109,7 +109,7 @@ def test_defaults_that_depend_on_the_length_follow_it():
 
 
 def test_an_error_without_a_setting_stands_at_no_field_and_keeps_its_words():
-    placed = place_faults(StorageError("The disk is full."))
+    placed = assign_faults(StorageError("The disk is full."))
     assert list(placed) == [""]
     assert describe_field_fault("", placed[""]) == "The disk is full."
 

@@ -19,11 +19,19 @@ from app.analysis import episodes
 from app.analysis.episodes import draw_scene, find_fault
 from app.figures.named.trajectories import draw_trajectory
 from app.figures.theme import NEUTRAL
-from app.replay.drawing import MAX_FRAMES, to_gif, to_svg
-from app.replay.field import FieldArtist, interpolate_scene, sample_moments
-from app.replay.files import make_page, read_replays
-from app.replay.layout import MOVED_APART, crop_field, crop_fields, lay_out_fields, separate_units
-from app.replay.payload import label_units, list_teams, make_payload
+from app.replay.drawing import FieldArtist, draw_image, mix_frames
+from app.replay.files import MAX_FRAMES, make_gif, make_page, read_replays, sample_moments
+from app.replay.layout import (
+    MOVED_APART,
+    EpisodeLayout,
+    crop_field,
+    crop_fields,
+    label_units,
+    lay_out_episodes,
+    list_teams,
+    separate_units,
+)
+from app.replay.payload import make_payload
 from app.replay.replay import (
     MISSING,
     EpisodeView,
@@ -67,18 +75,24 @@ def make_episode(frames: int = 5, *, title: str = "Episode", **options: object) 
     return EpisodeView(make_scene(frames, **options), chart, title, actions, names)  # type: ignore[arg-type]
 
 
+def lay_out(scene: Scene, *, has_rings: bool = True) -> EpisodeLayout:
+    """Lay out a scene on its whole field."""
+    (layout,) = lay_out_episodes([replace(make_episode(), scene=scene)])
+    return replace(layout, bounds=scene.bounds, has_rings=has_rings)
+
+
 def read_header(payload: bytes) -> dict:
     return json.loads(payload[4 : 4 + int.from_bytes(payload[:4], "little")])
 
 
 def test_health_is_a_ring_around_a_unit_and_hides_no_number():
-    field = FieldArtist(FileFigure().subplots(), make_scene(health=0.5), (0, 0, 32, 32), (320, 320), has_rings=True)
+    field = FieldArtist(FileFigure().subplots(), lay_out(make_scene(health=0.5)), (320, 320))
     field.move(0)
     rings = [artist for artist in field.moving if isinstance(artist, LineCollection)][-3]
     segments = rings.get_segments()
     center, health = np.array((0, 0)), segments[3]  # three gray circles, then the health of each unit
     radius = np.hypot(*(health - center).T)
-    assert radius.min() > 8 * 32 / 320, "outside the unit, whose number is inside"
+    assert radius.min() > 8, "outside the unit, whose number is inside"
     np.testing.assert_allclose(health[-1], (0, -radius[0]), atol=1e-5)  # half of the circle
 
 
@@ -94,10 +108,8 @@ def test_overlapping_units_are_drawn_apart_and_the_note_says_so():
     assert np.array_equal(apart[2:, 1], crowd.position[2:, 1]), "a dead unit stays"
     ball = replace(crowd, team=np.array([0, 0, 2], np.int8))
     assert np.array_equal(separate_units(ball, 32)[:, 2], ball.position[:, 2]), "the ball stays"
-    ((drawn, _),) = lay_out_fields([replace(make_episode(), scene=crowd)])
-    assert MOVED_APART in drawn.note
-    ((drawn, _),) = lay_out_fields([make_episode()])
-    assert MOVED_APART not in drawn.note
+    assert MOVED_APART in lay_out(crowd).note
+    assert MOVED_APART not in lay_out(scene).note
 
 
 @given(st.integers(1, 6), st.integers(0, 2**31))
@@ -125,32 +137,41 @@ def test_units_of_several_kinds_are_labeled_by_kind():
 def test_a_unit_that_is_hit_flashes_during_the_step():
     scene = make_scene()
     scene.health[1:, 0] = 0.4
-    assert interpolate_scene(scene, 0).hit.tolist() == [1, 0, 0]
-    assert interpolate_scene(scene, 0.75).hit[0] == 0.25
-    assert interpolate_scene(scene, 1).hit.tolist() == [0, 1, 0], "agent 1 dies in the second step"
-    trail = interpolate_scene(scene, 1.5).trail
-    assert np.isnan(trail[0, :-3]).all()
-    np.testing.assert_allclose(trail[0, -3:], [(0, 0), (2, 0), (3, 0)])
+    layout = lay_out(scene)
+    assert mix_frames(layout, 0).hit.tolist() == [1, 0, 0]
+    assert mix_frames(layout, 0.75).hit[0] == 0.25
+    assert mix_frames(layout, 1).hit.tolist() == [0, 1, 0], "agent 1 dies in the second step"
+
+
+def test_the_trail_of_a_unit_ends_where_the_unit_is():
+    field = FieldArtist(FileFigure().subplots(), lay_out(make_scene()), (32, 32))
+    field.move(1.5)
+    trails = field.moving[0]
+    assert isinstance(trails, LineCollection)
+    lines = np.array(trails.get_segments()).reshape(2, 3, 2, 2)[:, 0]  # steps of agent 0
+    np.testing.assert_allclose(lines, [[(0, 0), (2, 0)], [(2, 0), (3, 0)]])
 
 
 def test_a_death_is_a_ring_that_grows_for_two_steps():
     scene = make_scene()
-    deaths = [interpolate_scene(scene, frame).death[1] for frame in (0.5, 1, 1.5, 2, 2.5, 3)]
+    layout = lay_out(scene)
+    deaths = [mix_frames(layout, frame).death[1] for frame in (0.5, 1, 1.5, 2, 2.5, 3)]
     assert deaths == [0, 1, 0.75, 0.5, 0.25, 0]
-    field = FieldArtist(FileFigure().subplots(), scene, (0, 0, 32, 32), (320, 320), has_rings=True)
+    field = FieldArtist(FileFigure().subplots(), layout, (32, 32))
     radii = []
     for frame in (1, 1.5, 2):
         field.move(frame)
-        (ring,) = [artist for artist in field.moving if isinstance(artist, LineCollection)][-1].get_segments()
+        (ring,) = field.moving[-3].get_segments()
         radii.append(np.hypot(*(ring - scene.position[2, 1]).T).max())
     assert radii == sorted(radii)
 
 
 def test_the_ball_is_drawn_above_a_player_at_the_same_position():
     scene = make_scene()
-    scene = replace(scene, position=np.full_like(scene.position, 16), team=np.array([0, 1, 2], np.int8))
+    team = np.array([0, 2, 2], np.int8)
+    scene = replace(scene, position=np.full_like(scene.position, 16), team=team, alive=np.ones((5, 3), bool))
     figure = FileFigure((2, 2), dpi=100)
-    field = FieldArtist(figure.add_axes((0, 0, 1, 1)), scene, (0, 0, 32, 32), (200, 200), has_rings=True)
+    field = FieldArtist(figure.add_axes((0, 0, 1, 1)), lay_out(scene), (200, 200))
     field.move(0)
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
@@ -164,13 +185,13 @@ def test_the_carrier_of_the_ball_and_its_passes_are_found():
     scene = replace(make_scene(7), carrier=carrier)
     assert find_passes(scene).tolist() == [[1, 3, 0, 1]]
     assert find_passes(make_scene()).shape == (0, 4)
-    field = FieldArtist(FileFigure().subplots(), scene, (0, 0, 32, 32), (320, 320), has_rings=False)
+    field = FieldArtist(FileFigure().subplots(), lay_out(scene, has_rings=False), (320, 320))
     pass_lines, carrier_ring = field.moving[1], field.moving[-4]
     for frame, n_passes, n_rings in ((0.5, 0, 1), (2, 1, 0), (4, 1, 1)):
         field.move(frame)
         assert (len(pass_lines.get_segments()), len(carrier_ring.get_segments())) == (n_passes, n_rings)
     (line,) = pass_lines.get_segments()
-    np.testing.assert_allclose(line[0], scene.position[1, 0])
+    np.testing.assert_allclose(line[0], 10 * scene.position[1, 0])
     meta = read_header(make_payload([replace(make_episode(7), scene=scene)]))["meta"]
     assert "player with the ball" in meta["sides"][0]["note"]
 
@@ -198,22 +219,22 @@ def test_each_color_of_the_actions_is_one_entry_of_the_legend(names):
     assert len(pairs) == len({group for group, _ in pairs}) == len({color for _, color in pairs})
 
 
-def test_a_unit_is_between_its_places_between_two_steps():
-    moment = interpolate_scene(make_scene(), 1.25)
-    np.testing.assert_allclose(moment.position[0], (2.5, 0))
-    np.testing.assert_allclose(interpolate_scene(make_scene(), 99).position[0], (8, 0))
-    assert moment.target.tolist() == [2, -1, -1]
+def test_a_unit_is_between_its_positions_between_two_steps():
+    layout = lay_out(make_scene())
+    np.testing.assert_allclose(mix_frames(layout, 1.25).position[0], (2.5, 0))
+    np.testing.assert_allclose(mix_frames(layout, 4).position[0], (8, 0))
+    assert layout.target[1].tolist() == [2, -1, -1]
 
 
-def test_who_dies_fades_where_it_stood_and_aims_at_nobody():
+def test_a_dying_unit_fades_at_its_last_position_and_aims_at_no_unit():
     scene = make_scene()
     scene.position[2:, 1] = (20, 20)
-    halfway = interpolate_scene(scene, 1.5)
+    halfway = mix_frames(lay_out(scene), 1.5)
     np.testing.assert_allclose(halfway.position[1], (5, 5))
     assert halfway.presence.tolist() == [1, 0.5, 1]
     assert halfway.health[1] == 0.5
     aiming = replace(scene, target=np.zeros((5, 3), np.int16))
-    assert interpolate_scene(aiming, 3).target.tolist() == [0, -1, 0]
+    assert lay_out(aiming).target[3].tolist() == [0, -1, 0]
 
 
 @pytest.mark.parametrize(("frames", "count"), [(1, 1), (2, 4), (61, 181), (200, 200), (1000, 200)])
@@ -306,15 +327,15 @@ def test_states_that_nobody_can_draw_are_a_strip_in_every_form(env, map, said):
     header = read_header(make_payload([side]))
     assert header["meta"]["sides"][0]["entries"] == [f"state {k}" for k in range(7)]
     assert next(entry for entry in header["arrays"] if entry["name"] == "0-levels")["dtype"] == "u1"
-    assert ElementTree.fromstring(to_svg([side], frame=2)).tag.endswith("svg")
+    assert ElementTree.fromstring(draw_image([side], frame=2, format="svg")).tag.endswith("svg")
     assert said.split()[0] in make_page([side]).decode()
 
 
 def test_who_belongs_to_no_team_is_named_by_what_it_is():
     for kinds, name in ((("a", "ball", "ball"), "ball"), (("a", "mace", "arrow"), "neutral")):
         scene = replace(make_scene(), team=np.array([0, 2, 2], np.int8), kind=kinds)
-        assert [team for team, _ in list_teams([replace(make_episode(5), scene=scene)])][2] == name
-    assert [team for team, _ in list_teams([make_episode(5)])] == ["agents", "opponents", "neutral"]
+        assert list_teams([replace(make_episode(5), scene=scene)])[2].name == name
+    assert [team.name for team in list_teams([make_episode(5)])] == ["agents", "opponents", "neutral"]
 
 
 def test_a_strangers_scene_that_fails_or_lies_is_a_strip(monkeypatch):
@@ -340,24 +361,26 @@ def test_a_strangers_scene_that_fails_or_lies_is_a_strip(monkeypatch):
 
 
 def test_an_animation_opens_and_has_as_many_frames_as_moments():
-    image = Image.open(io.BytesIO(to_gif([make_episode(4), make_episode(6)])))
+    image = Image.open(io.BytesIO(make_gif([make_episode(4), make_episode(6)])))
     assert (image.format, image.n_frames) == ("GIF", 16)
     assert image.info["duration"] == 40
     assert len(set(image.convert("RGB").getdata())) > 10
     told: list[tuple[int, int]] = []
-    short = Image.open(io.BytesIO(to_gif([make_episode(2)], mode="dark", on_progress=lambda *at: told.append(at))))
+    short = Image.open(io.BytesIO(make_gif([make_episode(2)], mode="dark", on_progress=lambda *at: told.append(at))))
     assert short.n_frames == 4
     assert told[-1] == (4, 4)
 
 
 def test_a_frame_is_vectors_and_text_that_says_what_it_is():
     side = make_episode(title="A <b>$5</b> \x1b episode")
-    image = to_svg([side, make_episode(9)], frame=99, sources=["run abc"])
-    assert image == to_svg([side, make_episode(9)], frame=99, sources=["run abc"])
+    image = draw_image([side, make_episode(9)], frame=99, format="svg", sources=["run abc"])
+    assert image == draw_image([side, make_episode(9)], frame=99, format="svg", sources=["run abc"])
     text = "".join(ElementTree.fromstring(image).itertext())
     for said in ("t = 8", "A <b>$5</b>", "run abc", "actions", "attack", "opponents", "growing ring: death"):
         assert said in text
     assert b"<b>" not in image
+    pixels = Image.open(io.BytesIO(draw_image([side], frame=2, format="png", sources=["run abc"])))
+    assert pixels.info["Keywords"] == "run abc"
 
 
 def test_a_page_is_one_file_that_holds_its_data_and_loads_nothing():

@@ -1,11 +1,18 @@
-"""The two figures of the Method page: what they contain, and that they can be exported."""
+"""The two figures of the Method page: what they contain, that both propositions hold, and that they can be exported."""
 
 import numpy as np
 import pytest
 
-from app.analysis.propositions import Proposition1Check, Proposition2Check
 from app.figures.kinds.chart import Chart
-from app.figures.registry import draw_chart, find_figure
+from app.figures.named.propositions import (
+    GradientComparisons,
+    compute_proposition_1,
+    compute_proposition_2,
+    draw_proposition_1,
+    draw_proposition_2,
+)
+from app.figures.options import Options
+from app.figures.registry import find_figure
 from app.figures.render.export import EXPORT_FORMATS, export_figure
 from app.figures.render.plotly_view import to_plotly
 from emtc_core.gate.propositions import Proposition1, Proposition2
@@ -20,7 +27,7 @@ def make_first() -> Chart:
         alpha=0.6,
         lipschitz_bound=0.3,
     )
-    return draw_chart("proposition-1", Proposition1Check(result, n_nodes=3, gamma=0.99, seed=1))
+    return draw_proposition_1(result)
 
 
 def make_curve(*errors: float) -> Proposition2:
@@ -34,8 +41,7 @@ def make_curve(*errors: float) -> Proposition2:
 
 
 def make_second() -> Chart:
-    curves = make_curve(3, 0, 1), make_curve(3, 0.4, 1), make_curve(3, 0.1, 1)
-    return draw_chart("proposition-2", Proposition2Check(*curves, gamma=0.99, seed=1))
+    return draw_proposition_2(GradientComparisons(make_curve(3, 0, 1), make_curve(3, 0.4, 1), make_curve(3, 0.1, 1)))
 
 
 def test_each_transition_is_a_point_inside_a_band_around_the_diagonal():
@@ -58,12 +64,11 @@ def test_points_are_drawn_without_a_line_through_them():
     assert "stroke-width: 0" in export_figure(make_first(), "svg").decode()
 
 
-def test_gradient_curves_start_at_v_star_and_carry_the_chosen_mark():
+def test_gradient_curves_start_at_v_star():
     chart = make_second()
     free, clamped, any_action = chart.panels[0].lines
     assert free.x.tolist() == [0.0, 4.0, 8.0]
     assert [line.y[0] for line in (free, clamped, any_action)] == [0, 0.4, 0.1]
-    assert [mark.x for mark in chart.marks] == [4.0]
     assert len({line.dash for line in (free, clamped, any_action)}) == 3
 
 
@@ -88,6 +93,19 @@ def test_both_figures_can_be_exported(make, format):
 
 
 @pytest.mark.parametrize("name", ["proposition-1", "proposition-2"])
-def test_the_command_line_draws_them_for_the_default_settings_of_the_page(name):
-    kind = find_figure(name)
-    assert not kind.draw(kind.read(None, [], kind.options()), kind.options()).is_empty
+def test_the_registry_draws_them_without_runs(name):
+    assert not find_figure(name).make(None, []).is_empty
+
+
+def test_proposition_1_holds_in_its_figure():
+    result = compute_proposition_1(None, [], Options())
+    assert result.share_inside == result.share_below == 1
+    assert 0 < result.largest_difference <= result.alpha
+
+
+def test_proposition_2_holds_in_its_figure():
+    unclamped, clamped, random_actions = compute_proposition_2(None, [], Options())
+    assert unclamped.distance[-1] == 0
+    assert unclamped.gradient_error[-1] < 1e-8 < 1e-3 < clamped.gradient_error[-1]
+    assert unclamped.beta_mean[-1] == pytest.approx(1)
+    assert random_actions.beta_mean[-1] < 1

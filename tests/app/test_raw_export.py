@@ -18,7 +18,8 @@ import pytest
 from pyarrow import feather, parquet
 from sqlalchemy import insert, select, text, update
 
-from app.cli.export_raw import RAW_FORMATS, to_marl_eval, write_raw
+from app.analysis.marl_eval import to_marl_eval
+from app.cli.export_raw import RAW_FORMATS, write_raw
 from app.cli.main import run
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database

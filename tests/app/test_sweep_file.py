@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.cli.main import run as run_command
 from app.jobs.sweeps.control import create_sweep, estimate_cost
 from app.jobs.sweeps.file import change_settings, find_sweep_file, list_templates, parse_sweep, write_sweep_file
-from app.jobs.sweeps.plan import _list_cells, as_setting, count_runs, make_plan, parse_seeds
+from app.jobs.sweeps.plan import _list_cells, convert_to_setting_type, count_runs, make_plan, parse_seeds
 from emtc_core.errors import ConfigError
 from storage.engine import open_database
 from storage.runs.sweeps import get_sweep, sweep_runs
@@ -286,9 +286,9 @@ def test_whole_numbers_of_a_search_stay_whole():
     space = "[optuna.space]\ntrain.batch = { low = 8, high = 32 }"
     found = parse_sweep(f'name = "x"\nseeds = 1\n[optuna]\ntrials = 1\n{space}')
     assert make_plan(found).runs
-    assert as_setting("train.batch", 8.0) == 8
-    assert isinstance(as_setting("train.batch", 8.0), int)
-    assert isinstance(as_setting("train.lr", 1.0), float)
+    assert convert_to_setting_type("train.batch", 8.0) == 8
+    assert isinstance(convert_to_setting_type("train.batch", 8.0), int)
+    assert isinstance(convert_to_setting_type("train.lr", 1.0), float)
 
 
 RANDOM = """

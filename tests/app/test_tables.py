@@ -203,11 +203,11 @@ def cells_of(row: str) -> list[str]:
 
 def test_latex_is_balanced_escaped_bold_and_nested(nasty) -> None:
     lines = export_table(nasty, "latex").decode().splitlines()
-    assert lines[:2] == [r"% \usepackage{booktabs,siunitx}", "% mean ± std"]
-    assert lines[2:4] == [r"\begin{tabular}{llS[table-format=1.1]}", r"\toprule"]
-    assert lines[4] == r" & \multicolumn{2}{c}{3m} \\"
-    assert lines[5] == r"\cmidrule(lr){2-3}"
-    rows = [line for line in lines[6:] if line.endswith(r"\\")]
+    assert lines[:2] == [r"% \usepackage{booktabs,graphicx,siunitx}", "% mean ± std"]
+    assert lines[3:5] == [r"\begin{tabular}{llS[table-format=1.1]}", r"\toprule"]
+    assert lines[5] == r" & \multicolumn{2}{c}{3m} \\"
+    assert lines[6] == r"\cmidrule(lr){2-3}"
+    rows = [line for line in lines[7:] if line.endswith(r"\\")]
     assert all(len(cells_of(row)) == 3 for row in rows)
     assert r"\textbf{\boldmath 0.9 $\pm$ 0.1}" in rows[1]
     assert rows[2] == r"qmix & -- & 0.5 \\"
@@ -234,7 +234,7 @@ def test_a_table_without_a_caption_is_just_a_table() -> None:
     table = make_plain_table(pd.DataFrame({"algo": ["emtc_qplex"], "3m": ["97.5 ± 1.0"], "8m": [None]}))
     assert export_table(table, "csv").decode() == "algo,3m,8m\nemtc_qplex,97.5 ± 1.0,\n"
     assert export_table(table, "markdown").decode().endswith("| emtc_qplex | 97.5 ± 1.0 | – |\n")
-    assert export_table(table, "latex").decode().startswith("% \\usepackage{booktabs}\n\\begin{tabular}{lll}")
+    assert export_table(table, "latex").decode().startswith("% \\usepackage{booktabs,graphicx}\n\\noindent\\resizebox")
     assert r"emtc\_qplex & 97.5 $\pm$ 1.0 & -- \\" in export_table(table, "latex").decode()
     with pytest.raises(ValueError, match=r"\bformat\b.*xlsx"):
         export_table(table, "xlsx")

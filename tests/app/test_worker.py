@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from app.jobs.launch import StartedTrainer
-from app.jobs.sweeps.worker import MAX_RESTARTS, EligibilityCheck, LeaveRequest, WorkerLoop
+from app.jobs.sweeps.worker import MAX_RESTARTS, EligibilityCheck, LeaveRequest, StartedTrainer, WorkerLoop
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import FileMissingError, StorageError
 from storage.engine import Database, open_database

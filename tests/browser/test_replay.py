@@ -1,6 +1,5 @@
 """Two players under one cursor, and the file that plays without a server, in a real browser."""
 
-import json
 import time
 from pathlib import Path
 
@@ -8,17 +7,13 @@ import numpy as np
 import pytest
 from PIL import ImageColor
 
-from app.figures.assets import read_script
 from app.figures.named.trajectories import draw_trajectory
 from app.figures.theme import NEUTRAL
-from app.replay.field import interpolate_scene
 from app.replay.files import make_page
-from app.replay.payload import make_payload
 from app.replay.replay import EpisodeView, make_side
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.registry import get_env_info
 from storage.queries.episodes import get_trajectory
-from tests.app.test_playback import make_scene
 from tests.browser.server import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -90,8 +85,10 @@ def test_the_range_of_a_unit_is_drawn_while_the_pointer_is_on_it(page, seeded):
     page.goto(f"{url}/replay?run={run_id}&episode=1")
     field = page.locator(".playback .field")
     field.wait_for()
-    place = "({state}) => { const { view, arrays } = state.sides[0]; return [view.sx(arrays.position[0]), view.sy(arrays.position[1])] }"  # noqa: E501  # the first unit
-    wait_until(page, lambda: page.locator(".playback").evaluate("node => Boolean(node.state.sides[0].view)"), "a field")
+    place = "({state}) => { const { scale, arrays } = state.sides[0]; return [scale.toX(arrays.position[0]), scale.toY(arrays.position[1])] }"  # noqa: E501  # the first unit
+    wait_until(
+        page, lambda: page.locator(".playback").evaluate("node => Boolean(node.state.sides[0].scale)"), "a field"
+    )
     before = field.evaluate("node => node.toDataURL()")
     x, y = page.locator(".playback").evaluate(place)
     field.hover(position={"x": x, "y": y})
@@ -254,31 +251,6 @@ def test_football_and_smax_are_played_too(page, tmp_path: Path):
         wait_until(page, lambda field=field: not field.evaluate(IS_BLANK), "a field with its units")
     ball = page.locator(".playback .field").first.evaluate(COUNT_PIXELS, list(ImageColor.getrgb(NEUTRAL)))
     assert ball > 10, "the ball is above the player"
-
-
-def test_browser_and_files_put_every_unit_at_the_same_place(page):
-    """The two implementations of what is between two steps."""
-    chart = draw_trajectory(title="e", reward=np.ones(4))
-    side = EpisodeView(make_scene(5, health=0.8), chart)
-    page.goto("about:blank")
-    expose = "window.unpack = unpack; window.momentOf = momentOf; window.selectArrays = selectArrays"
-    page.add_script_tag(content=f"{read_script('field.js', 'replay.js')}\n{expose}", type="module")
-    frames = [0, 0.25, 1, 1.5, 1.9, 2, 3.75, 4]
-    found = page.evaluate(
-        """([bytes, frames]) => {
-            const { meta, arrays } = unpack(Uint8Array.from(bytes))
-            const side = { ...meta.sides[0], arrays: selectArrays(arrays, 0) }
-            return JSON.stringify(frames.map((frame) => [0, 1, 2].map((u) => momentOf(side, u, frame))))
-        }""",
-        [list(make_payload([side])), frames],
-    )
-    for frame, units in zip(frames, json.loads(found), strict=True):
-        expected = interpolate_scene(side.scene, frame)
-        for u, unit in enumerate(units):
-            np.testing.assert_allclose(unit["place"], expected.position[u], atol=1e-5)
-            assert unit["presence"] == pytest.approx(expected.presence[u])
-            assert unit["health"] == pytest.approx(expected.health[u], abs=1e-6)
-            assert unit["death"] == pytest.approx(expected.death[u])
 
 
 def a_side(db, run_id: str, number: int) -> EpisodeView:

@@ -78,12 +78,12 @@ class TestWhatIsMissing:
         assert find_unavailable_reason() == f"its separate Python environment {tmp_path / 'env'} does not exist."
         with pytest.raises(EnvUnavailableError, match="smac") as caught:
             make_env(EnvConfig(name="smac", map="3m"), n_envs=1)
-        assert caught.value.hint.endswith("emtc setup smac")
+        assert caught.value.hint.endswith("python -m emtc_core.envs.smac.install")
         with pytest.raises(EnvUnavailableError, match="Python environment") as caught:
             check_available(EnvConfig(name="smacv2", map="zerg_5_vs_5"))
         assert caught.value.hint.endswith("emtc doctor")
         advice = {row.env: row.how_to_get for row in list_doctor_rows()}
-        assert advice["smac"] == advice["smacv2"] == "emtc setup smac"
+        assert advice["smac"] == advice["smacv2"] == "python -m emtc_core.envs.smac.install"
 
     def test_an_interpreter_of_ones_own_that_is_not_there_is_named(self, machine: Machine):
         machine.python.unlink()

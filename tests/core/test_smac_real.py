@@ -1,6 +1,6 @@
 """The public packages themselves, in their interpreter, with a scripted game at the other end of their protocol.
 
-EMTC_TEST_SMAC_PYTHON names an interpreter that has them; else that of `emtc setup smac` is taken.
+They are in the interpreter that EMTC_TEST_SMAC_PYTHON names, or in the one that `emtc_core.envs.smac.install` made.
 """
 
 import os
@@ -12,7 +12,7 @@ import pytest
 
 from emtc_core.envs.checker import check_env
 from emtc_core.envs.smac import game_link
-from emtc_core.envs.smac.env import SmacEnv
+from emtc_core.envs.smac.env import HOW_TO_GET, SmacEnv
 from emtc_core.envs.smac.game_link import GameLink, GameSpec
 from emtc_core.envs.smac.maps import SMAC_MAPS, SMACV2_MAPS, smac_arguments, smacv2_arguments
 from tests.core.smac_machine import ROOT
@@ -28,7 +28,7 @@ def python(tmp_path: Path) -> Path:
     missing = REAL.is_file() and (
         game_link.find_package_obstacle(REAL, "smac") or game_link.find_package_obstacle(REAL, "smacv2")
     )
-    require("smac", REAL.is_file() and not missing, missing or f"no interpreter {REAL}; run: emtc setup smac")
+    require("smac", REAL.is_file() and not missing, missing or f"no interpreter {REAL}; run: {HOW_TO_GET}")
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text("from tests.reference.sc2_client import install\ninstall()\n")

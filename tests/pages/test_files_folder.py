@@ -7,7 +7,7 @@ import streamlit as st
 from sqlalchemy import update
 
 from app.ui.live.controls import EVENTS
-from app.ui.page_state import OPENED_BOX
+from app.ui.page_url import OPENED_BOX
 from emtc_core.checkpoint_file import name_checkpoint, write_checkpoint
 from storage.files import run_folder
 from storage.models import Run

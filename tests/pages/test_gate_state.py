@@ -9,7 +9,6 @@ from sqlalchemy import delete, update
 from streamlit.testing.v1.element_tree import Block
 
 from app.cli.main import run
-from app.ui import data
 from app.ui.run_data import LiveCurves
 from emtc_core.config.run import PRESETS
 from storage.engine import open_database
@@ -92,23 +91,6 @@ def test_a_chosen_row_of_home_gives_the_reason(gates):
     assert "almost every state is a separate node" in said(app)
 
 
-def test_an_ended_run_is_judged_once_and_a_resumed_one_anew(gates):
-    db, runs = gates
-    run = find_run(db, runs["active"])
-    assert data.gate_state(run).state == "active"
-    with db.transaction() as connection:
-        connection.execute(MetricRow.__table__.delete())
-    assert data.gate_state(run).state == "active"
-    assert data.gate_states([(run.id, "finished", run.env_steps + 1)]) == {}
-
-
-def test_many_unjudged_runs_are_judged_bit_by_bit(gates, monkeypatch):
-    db, runs = gates
-    monkeypatch.setattr(data, "MAX_GATES_PER_CALL", 1)
-    rows = [(runs[kind], "finished", find_run(db, runs[kind]).env_steps) for kind in ("active", "old", "idle")]
-    assert [len(data.gate_states(rows)) for _ in range(4)] == [1, 1, 2, 2]
-
-
 def test_live_draws_win_rate_and_gate_first_and_also_opens_a_run_without_a_gate(gates):
     app = open_page("live", run=gates[1]["active"])
     headings = [str(part.value) for part in app.markdown if str(part.value).startswith("####")]
@@ -163,7 +145,7 @@ def test_a_number_logged_after_a_report_of_its_own_step_is_not_lost(gates):
 def test_a_number_followed_later_is_read_as_far_as_its_kind(gates):
     curves = LiveCurves(gates[1]["active"], ("train/loss",))
     curves.refresh()
-    curves.follow(["eval/overestimation", "train/q_taken"])
+    curves.add_metrics(["eval/overestimation", "train/q_taken"])
     assert set(curves.metrics["name"]) == {"train/loss", "train/q_taken", "eval/overestimation"}
     rows = len(curves.metrics)
     curves.refresh()

@@ -1,19 +1,17 @@
-"""The Method page: settings, presets, metrics and differences are listed, and sliders update the checks."""
+"""The Method page: texts, equations, settings, presets, metrics, measurements and the check of both propositions."""
 
 import csv
+import re
 from importlib.resources import files
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
 from app.analysis.format import escape_markdown, format_number
-from app.ui.method import intervals
-from app.ui.method.capacity import RULES
-from app.ui.method.differences import DIFFERENCES
-from app.ui.method.equations import BACKGROUND, BEYOND, EMBEDDER, GATE
-from app.ui.method.measured import read_embedding_results
-from app.ui.method.options import compare_presets, explain_preset, labels_of
-from app.ui.method.published import find_comparison
+from app.ui.method.options import compare_presets, explain_preset, find_labels
+from app.ui.method.published import find_published_configuration
+from app.ui.method.text import TEXTS, read_measurements
 from emtc_core.config.resolve import describe_fields
 from emtc_core.metrics import METRICS
 from tests.bench.embedding import TASKS
@@ -28,10 +26,6 @@ def method(empty) -> AppTest:
     assert not app.exception
     assert not app.error
     return app
-
-
-def numbers(app: AppTest) -> dict[str, str]:
-    return {metric.label: metric.value for metric in app.metric}
 
 
 def test_page_lists_every_setting_with_its_description(method):
@@ -51,42 +45,22 @@ def test_every_row_of_a_table_has_as_many_cells_as_its_head(method):
         assert len({line.replace("\\|", "").count("|") for line in rows}) <= 1, rows[:3]
 
 
+@pytest.mark.parametrize("name", sorted(file.stem for file in TEXTS.glob("*.md")))
+def test_page_shows_every_text(method, name):
+    text = said(method)
+    written = (TEXTS / f"{name}.md").read_text(encoding="utf-8")
+    parts = [part.strip() for part in re.split(r"^<!-- .+ -->$", written, flags=re.MULTILINE)]
+    assert parts
+    assert [part[:80] for part in parts if part not in text] == []
+    assert "<!--" not in text
+
+
 def test_equations_are_numbered_from_one_to_twelve(method):
-    assert [equation.number for equation in (*BACKGROUND, *EMBEDDER, *GATE)] == list(range(1, 13))
-    drawn = "\n".join(str(element.value) for element in method.latex)
-    assert all(rf"\qquad ({number})" in drawn for number in range(1, 13))
-
-
-def test_page_lists_every_difference_from_published_code(method):
-    text = said(method)
-    assert all(f"| {d.code} | {d.published} | {d.here} |" in text for d in DIFFERENCES)
-    assert "padding" in DIFFERENCES[0].published
-    assert "200·k + 1" in DIFFERENCES[1].published
-    assert "`incentive.mask_terminal`" in DIFFERENCES[2].here
-    for code, words in (
-        ("EMC", "ends an episode is r + γH(s′)"),
-        ("EMC, EMU: curiosity", "VDN network, its target and its slow copy"),
-        ("EMC's and EMU's memory", "lowest slot"),
-        ("MAPPO", "Each of eight environments plays 400 steps"),
-        ("MAPPO", "rows that remain after the division"),
-        ("MAPPO", "one-hot id"),
-        ("EMU on football", "also for one of the opponents"),
-        ("DMIX", "equally spaced"),
-    ):
-        assert any(d.code == code and words in d.published + d.here for d in DIFFERENCES), words
-
-
-def test_page_lists_every_rule_of_a_full_memory(method):
-    text = said(method)
-    assert all(f"| {topic} | {rule} |" in text for topic, rule in RULES)
-    assert {topic for topic, _ in RULES} == {
-        *("Use of a node", "Age of a node", "Links of a moved node", "Normalization", "Ties", "Stale index"),
-        *("Evicted nodes in the replay buffer", "Runs without a gate"),
-    }
+    assert re.findall(r"\\qquad \((\d+)\)\n", said(method)) == [str(number) for number in range(1, 13)]
 
 
 def test_settings_list_the_open_questions_they_answer():
-    labels = {info.key: labels_of(info) for info in describe_fields()}
+    labels = {info.key: find_labels(info) for info in describe_fields()}
     assert labels["memory.delta_space"] == "A10"
     assert labels["incentive.clamp"] == "C9"
     assert labels["embed.type"] == "B13, B14"
@@ -148,10 +122,10 @@ def test_a_baseline_shows_what_differs_from_its_published_configuration_and_why(
     app = open_page("method", part="Presets", algo="emu-qplex")
     assert not app.exception
     text = said(app)
-    comparison = find_comparison("emu-qplex", "skirmish", "corridor")
+    comparison = find_published_configuration("emu-qplex", "skirmish", "corridor")
     assert comparison is not None
-    assert len(comparison.rows) > 10
-    assert all(f"| {' | '.join(row)} |" in text for row in comparison.rows)
+    assert len(comparison.differences) > 10
+    assert all(f"| {' | '.join(row)} |" in text for row in comparison.differences)
     assert "HyunghoNa/EMU at 107ff71" in text
 
 
@@ -165,52 +139,15 @@ def test_no_preset_to_compare_is_an_empty_comparison(method):
     assert "0 of" in said(method)
 
 
-def test_the_choices_of_the_gate_are_described(method):
+def test_the_numerical_check_shows_both_figures_without_sliders(method):
     text = said(method)
-    for choice in ("gate.lookup", "gate.timing", "gate.on_miss", "gate.on_empty", "gate.schedule", "gate.tau_unit"):
-        assert f"`{choice}" in text
-    drawn = [str(element.value) for element in method.latex]
-    assert all(any(latex in each for each in drawn) for latex, _ in BEYOND)
-
-
-def test_every_point_is_inside_the_band_and_gradients_agree_at_v_star(method):
-    shown = numbers(method)
-    assert shown["Inside ±α"] == "100.0 %"
-    assert shown["Below Δ_opt + α"] == "100.0 %"
-    assert float(shown["Gradient distance"]) < 1e-8
-    assert float(shown["Gradient distance, EMU's clamp"]) > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("slider", "value", "changed"),
-    [
-        ("noise", 3.0, "α [return]"),
-        ("delta", 4.0, "max |Δ_mem − Δ_opt| [return]"),
-        ("seed", 7, "α [return]"),
-        ("gamma", 0.9, "α [return]"),
-        ("slip", 0.3, "Mean gate β̄"),
-        ("mix", 0.5, "Gradient distance"),
-        ("target_error", 0.0, "max Q⁻ > V*"),
-    ],
-)
-def test_a_slider_changes_its_numbers_and_all_points_stay_inside_the_band(method, slider, value, changed):
-    before = numbers(method)
-    method.slider(key=f"method?{slider}").set_value(value).run()
-    assert not method.exception
-    after = numbers(method)
-    assert after[changed] != before[changed]
-    assert after["Inside ±α"] == "100.0 %"
-
-
-def test_a_link_restores_the_sliders(empty):
-    app = open_page("method", noise="2.5", seed="9", part="Numerical check")
-    assert not app.exception
-    assert app.slider(key="method?noise").value == 2.5
-    assert app.slider(key="method?seed").value == 9
+    assert escape_markdown("100.0 % of the points lie within ±α of the diagonal") in text
+    assert escape_markdown("Relative distance at H = V*") in text
+    assert list(method.slider) == []
 
 
 def test_hostile_url_parameters_are_harmless(empty):
-    app = open_page("method", noise="nan", seed="1e99", part="<script>", algo="evil", find="|", gamma="-1")
+    app = open_page("method", part="<script>", algo="evil", task="1e99", find="|", presets="nan")
     assert not app.exception
     assert not app.error
 
@@ -224,15 +161,16 @@ def test_page_shows_the_measurements_of_the_gate_variants(method):
 
 
 def test_page_shows_the_measurements_of_the_return_scale(method):
-    tasks = {map for _, map, _ in read_embedding_results()}
+    measured = read_measurements("embedding.json")
+    tasks = {map for _, map, _ in measured}
     assert set(tasks) == {map for _, map in TASKS}
     text = said(method)
-    for (what, map, scale), value in read_embedding_results().items():
+    for (what, map, scale), value in measured.items():
         assert format_number(value) in text, (what, map, scale)
 
 
 def test_page_shows_the_measured_coverage_of_each_interval(method):
     text = said(method)
-    for (what, data, n), value in intervals.read_coverage().items():
+    for (what, data, n), value in read_measurements("coverage.json").items():
         assert f"{value:.1f}" in text, (what, data, n)
-    assert intervals.COMMAND in text
+    assert BOOTSTRAP_COVERAGE in " ".join(text.split())

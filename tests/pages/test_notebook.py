@@ -3,7 +3,7 @@
 import pytest
 
 from app.notebook.view import freeze
-from app.ui.page_state import OPENED_BOX
+from app.ui.page_url import OPENED_BOX
 from storage.notebook import create_entry, edit_entry, get_entry, get_figure, list_entries
 from storage.runs.removal import remove_run
 from tests.app.test_notebook_export import make_chart, make_cloud

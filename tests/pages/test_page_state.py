@@ -6,7 +6,7 @@ import pytest
 
 from app.navigation import PAGES
 from app.notebook.view import make_view, read_view
-from app.ui import page_state
+from app.ui import page_state, page_url
 from storage.notebook import create_entry
 from storage.queries.memory import list_snapshots
 from storage.runs.rows import find_run
@@ -14,7 +14,7 @@ from storage.runs.sweeps import PlannedRun, save_sweep
 from tests.pages.seed import seed_run
 from tests.pages.test_pages import ROOT, open_page, said
 
-MODULE = "app/ui/page_state.py"
+MODULE = "app/ui/page_url.py"
 VIEWS = {
     "home": {"q": "Seeded", "sort": "name", "down": "false", "states": "finished", "shelf": "all"},
     "launch": {"algo": "emtc-qmix", "map": "2s3z", "gate.tau_end": "0.3"},
@@ -92,14 +92,14 @@ def test_every_page_of_the_navigation_is_a_script() -> None:
 def test_a_pin_of_a_changed_view_opens_the_same_view(seeded, monkeypatch, page):
     db, run_id = seeded
     pinned: list[dict[str, list[str]]] = []
-    finish = page_state.finish_page
+    finish = page_url.finish_page
 
     def record() -> None:
         pinned.append(page_state.read_pinned())
         finish()
 
     create_entry(db, title="Pinned", body="β")
-    monkeypatch.setattr(page_state, "finish_page", record)
+    monkeypatch.setattr(page_url, "finish_page", record)
     app = open_page(page, run=run_id, **VIEWS[page])
     assert not app.exception
     assert not [warning.value for warning in app.warning if "was not found" in warning.value]
@@ -162,7 +162,7 @@ def test_the_list_of_runs_marks_the_current_run_and_opens_another(seeded):
     seed_run(db, name="Newest")  # another run with the same name, first in the list
     app = open_page("live", run=older)
     assert not app.sidebar.radio, "the list is drawn only while it is open"
-    app.session_state[page_state.OPENED_BOX] = "run_picker_box-0"
+    app.session_state[page_url.OPENED_BOX] = "run_picker_box-0"
     app.run()
     (box,) = app.sidebar.radio
     assert box.value == older
@@ -178,7 +178,7 @@ def test_the_list_of_runs_is_grouped_by_sweep(seeded):
     run = PlannedRun("key", "Two seeds · EMTC · seed 1", find_run(db, run_id).config, target_steps=100)
     save_sweep(db, "aaaa0000", name="Two seeds", plan={"runs": []}, runs=[run], versions={}, jobs=1)
     app = open_page("live", run=run_id)
-    app.session_state[page_state.OPENED_BOX] = "run_picker_box-0"
+    app.session_state[page_url.OPENED_BOX] = "run_picker_box-0"
     app.run()
     assert not app.exception
     assert [box.label for box in app.sidebar.radio] == ["Two seeds", "Single runs"]

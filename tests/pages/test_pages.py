@@ -12,7 +12,7 @@ from app.analysis.collapse import measure_collapse
 from app.analysis.format import format_number, format_percent
 from app.analysis.neighborhoods import measure_neighbor_agreement
 from app.analysis.projections.linear import compute_pca
-from app.ui.page_state import OPENED_BOX
+from app.ui.page_url import OPENED_BOX
 from emtc_core.config.resolve import resolve
 from storage.models import EpisodeRow, Evaluation, Run, SnapshotRow
 from storage.queries.episodes import EMPTY_TRAJECTORY, get_trajectory

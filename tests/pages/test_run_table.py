@@ -8,7 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.analysis.format import MISSING
-from app.ui.page_state import OPENED_BOX
+from app.ui.page_url import OPENED_BOX
 from app.ui.widgets import run_picker
 from storage.engine import open_database
 from storage.queries.run_search import RunFilter, matching_ids, run_page

@@ -9,7 +9,7 @@ from sqlalchemy import insert, update
 from app.jobs.resume import CheckpointStatus, examine_checkpoints
 from app.ui import run_data
 from app.ui.live.controls import EVENTS, describe_checkpoints, describe_resumes
-from app.ui.page_state import OPENED_BOX
+from app.ui.page_url import OPENED_BOX
 from app.ui.run_data import LiveCurves
 from emtc_core.checkpoint_file import CheckpointCheck, name_checkpoint, write_checkpoint
 from storage.engine import Database
@@ -135,7 +135,7 @@ def test_the_speed_is_of_the_last_minute_and_starts_again_after_a_pause_and_afte
         (5, 1450, "running"),
     ):
         now += seconds
-        curves.observe(SimpleNamespace(env_steps=env_steps, live_status=status))
+        curves.record_progress(SimpleNamespace(env_steps=env_steps, live_status=status))
         speeds.append(curves.steps_per_second())
     assert (speeds[1], speeds[14]) == (100.0, 10.0)
     assert speeds[15:] == [None, None, 20.0, None, 20.0]

@@ -15,7 +15,7 @@ from app.jobs.launch import EXAMPLE_STUDY, TYPICAL_SPEED
 from app.jobs.sweeps.control import _describe_basis, create_sweep, find_imported, find_open_runs, remake_plan
 from app.jobs.sweeps.file import parse_sweep
 from app.jobs.sweeps.plan import make_plan
-from app.ui import data
+from app.ui.sweeps import detail, study
 from storage.bundles.bundle_cache import cache_bundle
 from storage.bundles.contents import THIN, copy_runs
 from storage.engine import open_database
@@ -330,16 +330,17 @@ def test_the_sources_of_several_speeds_are_combined(bases, said):
 def test_tables_and_figures_of_a_sweep_read_one_state_of_the_database(empty, monkeypatch):
     """Rows that trainers write while the page is drawn do not change the page."""
     sweep_id = seed_sweep(empty, DELTA)
-    tables, drawn = data.sweep_runs, []
+    drawn = []
 
-    def sweep_runs(asked):
-        rows = tables(asked)
+    def read_runs(db, asked):
+        rows = sweep_runs(db, asked)
         drawn.append({row.win_rate for row in rows})
         with empty.transaction() as connection:
             connection.execute(update(Run).values(win_rate=Run.win_rate / 2))
         return rows
 
-    monkeypatch.setattr(data, "sweep_runs", sweep_runs)
+    for module in (detail, study):
+        monkeypatch.setattr(module, "sweep_runs", read_runs)
     app = open_page("sweeps", sweep=sweep_id)
     assert not app.exception
     assert len(drawn) > 1

@@ -10,7 +10,7 @@ import torch
 from app.analysis.provenance import hash_core
 from app.analysis.settings import describe_code, with_code
 from app.analysis.variants import group_variants, list_differences, list_run_code_warnings
-from app.jobs.provenance import digest_module, merge, observe, read_checkout
+from app.jobs.provenance import describe_process, digest_module, merge_versions, read_checkout
 from emtc_core.config.resolve import resolve
 from emtc_core.config.train import EnvConfig
 from storage.engine import open_database
@@ -107,7 +107,7 @@ def test_a_wheel_inside_somebody_s_repository_is_no_checkout_of_it(tmp_path: Pat
 def test_nothing_of_the_environment_is_stored_but_names_of_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMTC_NOTIFY", "mailto://user:verysecret@host")
     monkeypatch.setenv("OTHER_VARIABLE", "verysecret_module")
-    seen, _ = observe(EnvConfig(name="pettingzoo", map="json:loads"), device=torch.device("cpu"))
+    seen, _ = describe_process(EnvConfig(name="pettingzoo", map="json:loads"), device=torch.device("cpu"))
     assert "verysecret" not in json.dumps(seen)
     assert set(seen["modules"]) >= {"json"}
 
@@ -119,10 +119,10 @@ def test_a_package_is_named_by_all_of_its_modules(tmp_path: Path) -> None:
 
 
 def test_going_on_with_other_code_is_listed_beside_how_it_began() -> None:
-    began = merge({"emtc_lab": "1"}, {"source": "a", "torch": "2"}, env_step=0)
+    began = merge_versions({"emtc_lab": "1"}, {"source": "a", "torch": "2"}, env_step=0)
     assert began == {"emtc_lab": "1", "source": "a", "torch": "2"}
-    assert merge(began, {"emtc_lab": "1", "source": "a", "torch": "2"}, env_step=500) == began
-    later = merge(began, {"emtc_lab": "1", "source": "b", "torch": "2"}, env_step=500)
+    assert merge_versions(began, {"emtc_lab": "1", "source": "a", "torch": "2"}, env_step=500) == began
+    later = merge_versions(began, {"emtc_lab": "1", "source": "b", "torch": "2"}, env_step=500)
     assert later == {**began, "resumed": ["from env step 500: source b"]}
     assert describe_code(later)["Resumed with other code"] == "from env step 500: source b"
 

@@ -1,7 +1,6 @@
 """The Python door: frames with the tables' columns, without the app, torch or Streamlit; its examples run."""
 
 import doctest
-import json
 import os
 import re
 import sqlite3
@@ -17,8 +16,8 @@ import pytest
 from sqlalchemy import select, update
 
 import storage
-from emtc_core.errors import ConfigError, EmtcError, Fault, RunNotFoundError, StorageError
-from storage import api, figures, open_database
+from emtc_core.errors import ConfigError, RunNotFoundError, StorageError
+from storage import api, open_database
 from storage.engine import Database
 from storage.maintenance.thin import Thinning, thin_run
 from storage.models import Run, Transition
@@ -139,59 +138,23 @@ def test_the_door_stands_without_app_torch_and_streamlit(here: api.OpenDatabase)
     assert done.stdout.startswith("StorageError: Figures are drawn by EMTC Lab's app. Install it with: pip install")
 
 
-_BESIDE_A_STRANGER = """
-import sys
-from emtc_core.errors import ConfigError
+_NEXT_TO_ANOTHER_APP = """
 from storage import open_database
-{before}
 with open_database("runs/emtc.db") as db:
-    assert db.figure("gate-dynamics", [db.runs()["id"][0]]).data
-    try:
-        db.figure("no-such-figure")
-    except ConfigError as error:
-        (fault,) = error.faults
-        assert (fault.key, fault.value, fault.related) == ("figure", "no-such-figure", ())
-        assert fault.rule.startswith("must be one of")
-    else:
-        raise AssertionError("a figure of no name was drawn")
-import app
-assert app.mine == "my own script", app
-assert [name for name in sys.modules if name.startswith("app.")] == []
-print("drawn")
+    db.figure("gate-dynamics")
 """
 
 
-@pytest.mark.parametrize(
-    "before", [pytest.param("", id="later"), pytest.param("import app", id="before", marks=pytest.mark.ci)]
-)
-def test_a_script_called_app_beside_the_notebook_hides_no_figure_and_stays_itself(
-    here: api.OpenDatabase, tmp_path: Path, before: str
-) -> None:
-    (tmp_path / "app.py").write_text('mine = "my own script"\n')
+def test_a_figure_names_the_file_that_hides_the_app(here: api.OpenDatabase, tmp_path: Path) -> None:
+    script = tmp_path / "app.py"
+    script.write_text("raise SystemExit('executed')\n")
     done = subprocess.run(
-        [sys.executable, "-c", _BESIDE_A_STRANGER.format(before=before)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout == "drawn\n"
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        RunNotFoundError("No run starts with ab.", hint="List runs with: emtc runs"),
-        ConfigError(Fault("gate.tau_end", 1.5, "must be <= 1.2", "Lower it.", ("gate.tau_start",)), Fault(rule="no")),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_an_error_of_the_process_that_draws_keeps_its_class_and_its_data(error: EmtcError) -> None:
-    kind, data = figures._write_error(error)
-    read = figures._read_error(kind, json.loads(json.dumps(data)))
-    assert type(read) is type(error)
-    assert vars(read) == vars(error)
+        [sys.executable, "-c", _NEXT_TO_ANOTHER_APP],
+        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"emtc_core.errors.StorageError: {script} has the name of a package of EMTC Lab.")
 
 
 def test_strange_names_of_the_package_are_no_names() -> None:

@@ -1,316 +1,308 @@
-// The field of one side of the player: the units, interpolated between steps; or the state as a strip, if there is no
-// drawing for the environment. app/replay/field.py and drawing.py do the same for files.
+// The field of one episode of the player: the units between two frames; or the state as a strip, if the environment
+// cannot be drawn. app/replay/layout.py computes what is drawn. This script converts field units to pixels and draws.
 
-const FIELD_MAX = { wide: 330, pair: 235, narrow: 230 } // largest height of a field [px]
-const STRIP_HEIGHT = 250
-const TRAIL_STEPS = 8
-const HIT_COLOR = "#ffb000"
+const MAX_FIELD_HEIGHT = { wide: 330, pair: 235, narrow: 230 } // [px]
+const MAX_STRIP_HEIGHT = 250
 const HOVER_RADIUS = 14 // pixels
+const NEUTRAL_TEAM = 2
+const NO_LEVEL = 255 // of an entry of the state that is constant or not finite
+
+// Draw a side at a moment. `maxHeight` is in pixels.
+function drawSide(side, frame, theme, maxHeight, meta) {
+  const width = Math.floor(side.field.clientWidth)
+  if (width < 40) return
+  if (!side.units) {
+    drawStrip(side, frame, theme, width, Math.min(maxHeight, MAX_STRIP_HEIGHT), meta.ramp)
+    return
+  }
+  const scale = side.scale = makeFieldScale(side, width, maxHeight)
+  const { ctx, ratio } = fitCanvas(side.field, scale.height)
+  const groundKey = [width, scale.height, ratio, theme.background, theme.text].join()
+  if (side.groundKey !== groundKey) { // the ground does not change: it is drawn once per size and theme
+    side.groundKey = groundKey
+    side.ground = drawGround(side, theme, ratio)
+  }
+  ctx.drawImage(side.ground, 0, 0, width, scale.height)
+  clipToField(ctx, side)
+  const units = side.team.map((_, u) => mixUnit(side, u, frame, meta))
+  const bodies = units.filter((unit) => !unit.isNeutral)
+  const drawing = { ctx, side, units, frame, theme, style: meta.style }
+  for (const unit of units) drawTrail(drawing, unit)
+  drawPasses(drawing)
+  drawAims(drawing)
+  for (const unit of bodies) drawUnit(drawing, unit)
+  if (side.has_rings) for (const unit of bodies) drawRings(drawing, unit)
+  drawCarrier(drawing)
+  for (const unit of bodies) drawDeath(drawing, unit)
+  drawReach(drawing)
+  for (const unit of bodies) drawLabel(drawing, unit)
+  for (const unit of units) if (unit.isNeutral) drawUnit(drawing, unit) // the ball is above the players
+}
+
+function makeFieldScale(side, width, maxHeight) {
+  const [x0, y0, x1, y1] = side.bounds
+  const pxPerUnit = Math.min(width / (x1 - x0), maxHeight / (y1 - y0))
+  const fieldWidth = (x1 - x0) * pxPerUnit
+  const left = (width - fieldWidth) / 2
+  const height = (y1 - y0) * pxPerUnit
+  const toX = (x) => left + (x - x0) * pxPerUnit
+  const toY = (y) => height - (y - y0) * pxPerUnit
+  return { pxPerUnit, width, height, left, fieldWidth, toX, toY }
+}
 
 // The frame of a side. A shorter episode stays at its last frame.
 function clampFrame(side, frame) {
   return Math.max(0, Math.min(side.frames - 1, frame))
 }
 
-// The position, health, shield and opacity (`presence`) of unit u at a moment. A unit that dies fades without moving.
-// `hit` is 1 at the start of a step in which the unit loses health or shield, and falls to 0 at its end.
-// `death` is 1 at the start of the step in which it dies, and falls to 0 in two steps.
-function momentOf(side, u, frame) {
-  const { position, alive, health, shield } = side.arrays
+// What is drawn of unit u at a moment between two frames, in pixels. `mix_frames` of app/replay/drawing.py does the same.
+function mixUnit(side, u, frame, { style, teams }) {
+  const { position, presence, health, shield, hit, death, radius, min_radius_px: minRadius } = side.arrays
+  const { pxPerUnit, toX, toY } = side.scale
   const t = Math.floor(frame)
-  const next = Math.min(t + 1, side.frames - 1)
-  const [here, there] = [t * side.units + u, next * side.units + u]
-  const part = frame - t
-  const move = alive[there] ? part : 0
-  const mix = (values, by) => values[here] * (1 - by) + values[there] * by
-  const at = (axis) => position[here * 2 + axis] * (1 - move) + position[there * 2 + axis] * move
-  const loss = health[here] - health[there] + shield[here] - shield[there]
-  const before = Math.max(t - 1, 0) * side.units + u
-  const sinceDeath = !alive[there] && alive[here] ? part : !alive[here] && alive[before] ? 1 + part : 2 // in steps
+  const fraction = frame - t
+  const now = t * side.units + u
+  const next = Math.min(t + 1, side.frames - 1) * side.units + u
+  const mix = (values, first, second) => values[first] * (1 - fraction) + values[second] * fraction
   return {
-    place: [at(0), at(1)], health: mix(health, part), shield: mix(shield, part), presence: mix(alive, part),
-    hit: loss > 1e-6 && alive[here] ? 1 - part : 0, death: 1 - sinceDeath / 2,
+    x: toX(mix(position, 2 * now, 2 * next)),
+    y: toY(mix(position, 2 * now + 1, 2 * next + 1)),
+    presence: mix(presence, now, next),
+    health: mix(health, now, next),
+    shield: mix(shield, now, next),
+    hit: Math.max(0, hit[now] - fraction / style.hit_steps),
+    death: Math.max(0, death[now] - fraction / style.death_steps),
+    u,
+    radius: Math.max(minRadius[u], radius[u] * pxPerUnit),
+    color: teams[side.team[u]].color,
+    isSquare: teams[side.team[u]].is_square,
+    isNeutral: side.team[u] === NEUTRAL_TEAM,
   }
 }
 
-function fieldScale(side, width, most) {
-  const [x0, y0, x1, y1] = side.bounds
-  const scale = Math.min(width / (x1 - x0), most / (y1 - y0))
-  const offset = (width - (x1 - x0) * scale) / 2
-  const height = (y1 - y0) * scale
-  return { scale, height, width, sx: (x) => offset + (x - x0) * scale, sy: (y) => height - (y - y0) * scale }
+// The position of unit u at a frame, in pixels.
+function pointOf(side, u, t) {
+  const index = (t * side.units + u) * 2
+  return { x: side.scale.toX(side.arrays.position[index]), y: side.scale.toY(side.arrays.position[index + 1]) }
 }
 
-// Draw a side at a moment. `most` is the largest height of the field [px].
-function drawSide(side, frame, theme, most, teams, ramp) {
-  const width = Math.floor(side.field.clientWidth)
-  if (width < 40) return
-  if (!side.units) {
-    drawStrip(side, frame, theme, width, Math.min(most, STRIP_HEIGHT), ramp)
-    return
-  }
-  const view = fieldScale(side, width, most)
-  side.view = view
-  const { ctx, ratio } = fitCanvas(side.field, view.height)
-  const look = [width, view.height, ratio, theme.background, theme.text].join()
-  if (side.groundLook !== look) {
-    side.groundLook = look
-    side.ground = paintGround(side, view, theme, ratio)
-  }
-  ctx.drawImage(side.ground, 0, 0, width, view.height)
-  const [x0, , x1] = side.bounds
+function clipToField(ctx, { scale }) {
   ctx.beginPath()
-  ctx.rect(view.sx(x0), 0, view.sx(x1) - view.sx(x0), view.height)
+  ctx.rect(scale.left, 0, scale.fieldWidth, scale.height)
   ctx.clip()
-  const units = Array.from({ length: side.units }, (_, u) => momentOf(side, u, frame))
-  units.forEach((unit, u) => drawTrail(side, ctx, view, u, unit, frame, teams))
-  drawPasses(side, ctx, view, frame, teams)
-  drawTargets(side, ctx, view, units, frame, teams)
-  const isNeutral = (u) => side.team[u] === 2
-  units.forEach((unit, u) => isNeutral(u) || drawUnit(side, ctx, view, theme, u, unit, teams))
-  if (side.rings) units.forEach((unit, u) => drawRings(side, ctx, view, theme, u, unit))
-  drawCarrier(side, ctx, view, theme, units, frame)
-  units.forEach((unit, u) => drawDeath(side, ctx, view, u, unit))
-  drawReach(side, ctx, view, theme, units)
-  units.forEach((unit, u) => drawNumber(side, ctx, view, theme, u, unit, teams))
-  units.forEach((unit, u) => isNeutral(u) && drawUnit(side, ctx, view, theme, u, unit, teams)) // the ball is above the players
 }
 
-// Draw the last steps of a living unit as a line that fades toward the past.
-function drawTrail(side, ctx, view, u, { place, presence }, frame, teams) {
-  if (!(presence > 0)) return
-  const { position } = side.arrays
-  const t = Math.floor(frame)
-  const first = Math.max(0, t - TRAIL_STEPS + 1)
-  ctx.strokeStyle = teams[side.team[u]].color
-  ctx.lineWidth = 2
-  for (let step = first; step <= t; step += 1) {
-    const at = (step * side.units + u) * 2
-    const next = at + 2 * side.units
-    const [x, y] = step < t ? [position[next], position[next + 1]] : place
-    ctx.globalAlpha = 0.6 * ((step - t + TRAIL_STEPS) / TRAIL_STEPS) * presence
-    ctx.beginPath()
-    ctx.moveTo(view.sx(position[at]), view.sy(position[at + 1]))
-    ctx.lineTo(view.sx(x), view.sy(y))
-    ctx.stroke()
-  }
-  ctx.globalAlpha = 1
-}
-
-// The background does not change. It is drawn once per size and theme.
-function paintGround(side, view, theme, ratio) {
+function drawGround(side, theme, ratio) {
+  const { scale } = side
   const ground = document.createElement("canvas")
-  ground.width = Math.max(1, Math.round(view.width * ratio))
-  ground.height = Math.max(1, Math.round(view.height * ratio))
+  ground.width = Math.max(1, Math.round(scale.width * ratio))
+  ground.height = Math.max(1, Math.round(scale.height * ratio))
   const ctx = ground.getContext("2d")
   ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
-  const [x0, , x1] = side.bounds
+  clipToField(ctx, side)
   ctx.fillStyle = theme.raised
-  ctx.beginPath()
-  ctx.rect(view.sx(x0), 0, view.sx(x1) - view.sx(x0), view.height)
-  ctx.clip()
   ctx.fill()
-  drawCells(side, ctx, view, theme)
-  drawMarkings(side, ctx, view, theme)
+  drawCells(ctx, side, theme)
+  drawMarkings(ctx, side, theme)
   return ground
 }
 
-function drawCells(side, ctx, view, theme) {
-  const { walkable } = side.arrays
+// Draw the cells that are not walkable.
+function drawCells(ctx, { arrays: { walkable }, cells, scale }, theme) {
   if (!walkable) return
-  const [columns, rows] = side.cells
+  const [columns, rows] = cells
   ctx.fillStyle = theme.faint
   for (let x = 0; x < columns; x += 1) {
     for (let y = 0; y < rows; y += 1) {
       if (walkable[x * rows + y]) continue
-      const [left, top] = [Math.floor(view.sx(x)), Math.floor(view.sy(y + 1))]
-      ctx.fillRect(left, top, Math.floor(view.sx(x + 1)) - left, Math.floor(view.sy(y)) - top)
+      const left = Math.floor(scale.toX(x))
+      const top = Math.floor(scale.toY(y + 1))
+      ctx.fillRect(left, top, Math.floor(scale.toX(x + 1)) - left, Math.floor(scale.toY(y)) - top)
     }
   }
 }
 
-// Lines painted on the field, as segments x0, y0, x1, y1.
-function drawMarkings(side, ctx, view, theme) {
-  const { markings } = side.arrays
+// Draw the lines painted on the field, which are segments x0, y0, x1, y1.
+function drawMarkings(ctx, { arrays: { markings }, scale }, theme) {
   if (!markings) return
   ctx.strokeStyle = theme.soft
   ctx.lineWidth = 1.5
   ctx.beginPath()
   for (let i = 0; i < markings.length; i += 4) {
-    ctx.moveTo(view.sx(markings[i]), view.sy(markings[i + 1]))
-    ctx.lineTo(view.sx(markings[i + 2]), view.sy(markings[i + 3]))
+    ctx.moveTo(scale.toX(markings[i]), scale.toY(markings[i + 1]))
+    ctx.lineTo(scale.toX(markings[i + 2]), scale.toY(markings[i + 3]))
   }
   ctx.stroke()
 }
 
-// Draw the ring of the player who has the ball.
-function drawCarrier(side, ctx, view, theme, units, frame) {
-  const u = side.arrays.carrier?.[Math.floor(frame)] ?? -1
-  if (u < 0) return
-  ctx.strokeStyle = theme.text
-  ctx.lineWidth = 3
-  strokeCircle(ctx, view, units[u].place, getRadius(side, view, u) + 4)
-}
-
-// Draw the passes of the last steps as arrows from the passing to the receiving player. A pass in flight is drawn too.
-function drawPasses(side, ctx, view, frame, teams) {
-  const { passes, position } = side.arrays
-  for (let i = 0; i < (passes?.length || 0); i += 4) {
-    const [first, last, from, to] = passes.slice(i, i + 4)
-    if (frame < first || frame > last + TRAIL_STEPS) continue
-    const [start, end] = [(first * side.units + from) * 2, (last * side.units + to) * 2]
-    const place = (at) => [view.sx(position[at]), view.sy(position[at + 1])]
-    ctx.globalAlpha = 0.9 * (1 - Math.max(0, frame - last) / (TRAIL_STEPS + 1))
-    ctx.strokeStyle = ctx.fillStyle = teams[side.team[from]].color
-    ctx.lineWidth = 2.5
-    drawArrow(ctx, place(start), place(end), getRadius(side, view, to) + 3)
-    ctx.globalAlpha = 1
+// Draw the last steps of a living unit as a line that fades toward the past.
+function drawTrail({ ctx, side, frame, style }, unit) {
+  if (!(unit.presence > 0)) return
+  const t = Math.floor(frame)
+  ctx.strokeStyle = unit.color
+  ctx.lineWidth = style.trail_width
+  for (let step = Math.max(0, t - style.trail_steps + 1); step <= t; step += 1) {
+    const start = pointOf(side, unit.u, step)
+    const end = step < t ? pointOf(side, unit.u, step + 1) : unit
+    ctx.globalAlpha = style.trail_opacity * (1 - (t - step) / style.trail_steps) * unit.presence
+    ctx.beginPath()
+    ctx.moveTo(start.x, start.y)
+    ctx.lineTo(end.x, end.y)
+    ctx.stroke()
   }
-}
-
-// Draw a ring that grows and fades when a unit dies.
-function drawDeath(side, ctx, view, u, { place, death }) {
-  if (!(death > 0) || side.team[u] === 2) return
-  ctx.globalAlpha = death
-  ctx.strokeStyle = HIT_COLOR
-  ctx.lineWidth = 3
-  strokeCircle(ctx, view, place, getRadius(side, view, u) * (2.4 - 1.2 * death))
   ctx.globalAlpha = 1
 }
 
-// Draw the weapon range of the unit under the pointer.
-function drawReach(side, ctx, view, theme, units) {
-  const u = side.hovered
-  const reach = side.arrays.reach?.[u]
-  if (!(reach > 0) || !(units[u].presence > 0)) return
-  ctx.strokeStyle = theme.text
-  ctx.lineWidth = 1.5
-  ctx.setLineDash([6, 4])
-  strokeCircle(ctx, view, units[u].place, reach * view.scale)
-  ctx.setLineDash([])
+// Draw the passes of the last steps as arrows from the passing to the receiving player. A pass in flight is drawn too.
+function drawPasses({ ctx, side, units, frame, style }) {
+  const { passes } = side.arrays
+  ctx.lineWidth = style.pass_width
+  for (let i = 0; i < passes.length; i += 4) {
+    const [first, last, u, receiver] = passes.slice(i, i + 4)
+    if (frame < first || frame > last + style.pass_steps) continue
+    const age = Math.max(0, frame - last)
+    ctx.strokeStyle = ctx.fillStyle = units[u].color
+    ctx.globalAlpha = style.pass_opacity * (1 - age / (style.pass_steps + 1))
+    drawArrow(ctx, pointOf(side, u, first), pointOf(side, receiver, last), units[receiver].radius, style)
+  }
+  ctx.globalAlpha = 1
 }
 
-function strokeCircle(ctx, view, [x, y], radius) {
-  ctx.beginPath()
-  ctx.arc(view.sx(x), view.sy(y), radius, 0, 7)
-  ctx.stroke()
+// Draw a dashed arrow from each unit to its target.
+function drawAims({ ctx, side, units, frame, style }) {
+  const first = Math.floor(frame) * side.units
+  ctx.lineWidth = style.aim_width
+  for (const unit of units) {
+    const target = units[side.arrays.target[first + unit.u]]
+    if (!target) continue
+    ctx.strokeStyle = ctx.fillStyle = unit.color
+    ctx.globalAlpha = style.aim_opacity * unit.presence
+    drawArrow(ctx, unit, target, target.radius, style, style.aim_dash)
+  }
+  ctx.globalAlpha = 1
 }
 
-// Draw an arrow that ends `clear` pixels before its target. Nothing is drawn if the target is nearer.
-function drawArrow(ctx, [x, y], [targetX, targetY], clear, dash = []) {
-  let [dx, dy] = [targetX - x, targetY - y]
-  const far = Math.hypot(dx, dy)
-  if (far <= clear) return
-  dx /= far
-  dy /= far
-  const [tx, ty] = [x + dx * (far - clear), y + dy * (far - clear)]
+// Draw an arrow that ends at the edge of its target, which has this radius. No arrow is drawn inside of the target.
+function drawArrow(ctx, start, target, radius, style, dash = []) {
+  const distance = Math.hypot(target.x - start.x, target.y - start.y)
+  const length = distance - radius - style.arrow_clearance
+  if (length <= 0) return
+  const dx = (target.x - start.x) / distance
+  const dy = (target.y - start.y) / distance
+  const tip = { x: start.x + dx * length, y: start.y + dy * length }
+  const back = { x: tip.x - dx * style.arrow_back, y: tip.y - dy * style.arrow_back }
   ctx.setLineDash(dash)
   ctx.beginPath()
-  ctx.moveTo(x, y)
-  ctx.lineTo(tx, ty)
+  ctx.moveTo(start.x, start.y)
+  ctx.lineTo(tip.x, tip.y)
   ctx.stroke()
   ctx.setLineDash([])
   ctx.beginPath()
-  ctx.moveTo(tx + dx * 3, ty + dy * 3)
-  ctx.lineTo(tx - dx * 6 - dy * 4, ty - dy * 6 + dx * 4)
-  ctx.lineTo(tx - dx * 6 + dy * 4, ty - dy * 6 - dx * 4)
+  ctx.moveTo(tip.x + dx * style.arrow_tip, tip.y + dy * style.arrow_tip)
+  ctx.lineTo(back.x - dy * style.arrow_half_width, back.y + dx * style.arrow_half_width)
+  ctx.lineTo(back.x + dy * style.arrow_half_width, back.y - dx * style.arrow_half_width)
   ctx.closePath()
   ctx.fill()
 }
 
-// Draw a dashed arrow from each unit to the target of its action.
-function drawTargets(side, ctx, view, units, frame, teams) {
-  const { target, alive } = side.arrays
-  if (!target) return
-  const t = Math.floor(frame)
-  for (let u = 0; u < side.units; u += 1) {
-    const aim = target[t * side.units + u]
-    if (aim < 0 || aim >= side.units || !alive[t * side.units + u]) continue
-    const place = (unit) => [view.sx(units[unit].place[0]), view.sy(units[unit].place[1])]
-    ctx.strokeStyle = ctx.fillStyle = teams[side.team[u]].color
-    ctx.globalAlpha = 0.7 * units[u].presence
-    ctx.lineWidth = 1.6
-    drawArrow(ctx, place(u), place(aim), getRadius(side, view, aim) + 3, [5, 4])
-    ctx.globalAlpha = 1
-  }
-}
-
-// Agents and neutral units are circles, opponents are squares. The shape repeats the information of the color.
-function outline(ctx, team, x, y, r) {
-  ctx.beginPath()
-  if (team === 1) ctx.rect(x - r * 0.9, y - r * 0.9, r * 1.8, r * 1.8)
-  else ctx.arc(x, y, r, 0, 7)
-}
-
-function drawUnit(side, ctx, view, theme, u, { place, presence, hit }, teams) {
-  const [x, y] = [view.sx(place[0]), view.sy(place[1])]
-  const team = side.team[u]
-  const r = getRadius(side, view, u)
-  if (presence < 1) {
-    ctx.strokeStyle = teams[team].color
-    ctx.globalAlpha = 0.45 * (1 - presence)
-    ctx.lineWidth = 2
-    ctx.beginPath()
-    ctx.moveTo(x - r * 0.6, y - r * 0.6)
-    ctx.lineTo(x + r * 0.6, y + r * 0.6)
-    ctx.moveTo(x + r * 0.6, y - r * 0.6)
-    ctx.lineTo(x - r * 0.6, y + r * 0.6)
-    ctx.stroke()
-  }
+// Draw a unit with an orange edge if it was hit. A dead unit is a cross.
+function drawUnit({ ctx, theme, style }, { x, y, radius, color, isSquare, presence, hit }) {
+  ctx.globalAlpha = style.cross_opacity * (1 - presence)
+  if (presence < 1) drawCross(ctx, x, y, radius * style.cross_size, color, style.cross_width)
   ctx.globalAlpha = presence
   if (presence > 0) {
-    outline(ctx, team, x, y, r)
-    ctx.fillStyle = teams[team].color
+    const half = radius * style.square_size
+    ctx.beginPath()
+    if (isSquare) ctx.rect(x - half, y - half, 2 * half, 2 * half)
+    else ctx.arc(x, y, radius, 0, 2 * Math.PI)
+    ctx.fillStyle = color
     ctx.fill()
     ctx.strokeStyle = theme.background
-    ctx.lineWidth = 1.5
+    ctx.lineWidth = style.body_edge
     ctx.stroke()
     if (hit > 0) {
-      ctx.strokeStyle = HIT_COLOR
+      ctx.strokeStyle = style.hit_color
       ctx.globalAlpha = presence * hit
-      ctx.lineWidth = 4
+      ctx.lineWidth = style.hit_width
       ctx.stroke()
     }
   }
   ctx.globalAlpha = 1
 }
 
-// Draw the number of a unit with an outline in the color of its team.
-function drawNumber(side, ctx, view, theme, u, { place, presence }, teams) {
-  const team = side.team[u]
-  if (!(presence > 0) || team === 2) return
+function drawCross(ctx, x, y, half, color, width) {
+  ctx.strokeStyle = color
+  ctx.lineWidth = width
+  ctx.beginPath()
+  ctx.moveTo(x - half, y - half)
+  ctx.lineTo(x + half, y + half)
+  ctx.moveTo(x + half, y - half)
+  ctx.lineTo(x - half, y + half)
+  ctx.stroke()
+}
+
+// Draw health as an arc around a unit, clockwise from the top, and shield as an arc around it.
+function drawRings({ ctx, theme, style }, unit) {
+  if (!(unit.presence > 0)) return
+  ctx.globalAlpha = unit.presence
+  ctx.lineWidth = style.ring_width
+  drawRing(ctx, unit, unit.radius + style.health_offset, theme.faint)
+  drawRing(ctx, unit, unit.radius + style.health_offset, theme.text, unit.health)
+  if (unit.shield > 0) drawRing(ctx, unit, unit.radius + style.shield_offset, theme.primary, unit.shield)
+  ctx.globalAlpha = 1
+}
+
+// Draw a part of a circle around a unit, clockwise from the top.
+function drawRing(ctx, unit, radius, color, fraction = 1) {
+  ctx.strokeStyle = color
+  ctx.beginPath()
+  ctx.arc(unit.x, unit.y, radius, -Math.PI / 2, -Math.PI / 2 + 2 * Math.PI * Math.max(0, Math.min(1, fraction)))
+  ctx.stroke()
+}
+
+// Draw the ring of the player who has the ball.
+function drawCarrier({ ctx, side, units, frame, theme, style }) {
+  const unit = units[side.arrays.carrier[Math.floor(frame)]]
+  if (!unit) return
+  ctx.lineWidth = style.ring_width
+  drawRing(ctx, unit, unit.radius + style.carrier_offset, theme.text)
+}
+
+// Draw a ring that grows and fades when a unit dies.
+function drawDeath({ ctx, style }, unit) {
+  if (!(unit.death > 0)) return
+  const [firstSize, lastSize] = style.death_sizes
+  ctx.globalAlpha = unit.death
+  ctx.lineWidth = style.death_width
+  drawRing(ctx, unit, unit.radius * (lastSize + (firstSize - lastSize) * unit.death), style.hit_color)
+  ctx.globalAlpha = 1
+}
+
+// Draw the weapon range of the unit under the pointer.
+function drawReach({ ctx, side, units, theme }) {
+  const unit = units[side.hovered]
+  const reach = side.arrays.reach?.[side.hovered]
+  if (!(reach > 0) || !(unit.presence > 0)) return
+  ctx.lineWidth = 1.5
+  ctx.setLineDash([6, 4])
+  drawRing(ctx, unit, reach * side.scale.pxPerUnit, theme.text)
+  ctx.setLineDash([])
+}
+
+// Draw the label of a unit with an outline in the color of its team.
+function drawLabel({ ctx, side, theme, style }, { u, x, y, radius, color, presence }) {
+  if (!(presence > 0)) return
+  const [smallest, largest] = style.label_sizes
   ctx.globalAlpha = presence
-  ctx.font = `600 ${Math.max(9, Math.min(13, getRadius(side, view, u)))}px ${theme.font}`
+  ctx.font = `600 ${Math.max(smallest, Math.min(largest, radius))}px ${theme.font}`
   ctx.textAlign = "center"
   ctx.textBaseline = "middle"
   ctx.lineWidth = 3
   ctx.lineJoin = "round"
-  ctx.strokeStyle = teams[team].color
-  ctx.strokeText(side.labels[u], view.sx(place[0]), view.sy(place[1]) + 0.5)
+  ctx.strokeStyle = color
+  ctx.strokeText(side.labels[u], x, y + 0.5)
   ctx.fillStyle = "#ffffff"
-  ctx.fillText(side.labels[u], view.sx(place[0]), view.sy(place[1]) + 0.5)
-  ctx.globalAlpha = 1
-}
-
-function getRadius(side, view, u) {
-  return Math.max(side.team[u] === 2 ? 4 : 8, side.arrays.radius[u] * view.scale)
-}
-
-// Draw health as an arc around a unit, clockwise from the top, and shield as an arc around it.
-function drawRings(side, ctx, view, theme, u, { place, health, shield, presence }) {
-  if (!presence || side.team[u] === 2) return
-  const [x, y, r] = [view.sx(place[0]), view.sy(place[1]), getRadius(side, view, u)]
-  const arc = (radius, part, color) => {
-    ctx.strokeStyle = color
-    ctx.beginPath()
-    ctx.arc(x, y, radius, -Math.PI / 2, -Math.PI / 2 + 2 * Math.PI * Math.max(0, Math.min(1, part)))
-    ctx.stroke()
-  }
-  ctx.globalAlpha = presence
-  ctx.lineWidth = 3
-  arc(r + 2.5, 1, theme.faint)
-  arc(r + 2.5, health, theme.text)
-  if (shield > 0) arc(r + 5.5, shield, theme.primary)
+  ctx.fillText(side.labels[u], x, y + 0.5)
   ctx.globalAlpha = 1
 }
 
@@ -321,37 +313,36 @@ function drawStrip(side, frame, theme, width, height, ramp) {
   ctx.fillStyle = theme.raised
   ctx.fillRect(0, 0, width, height)
   if (!rows || !side.arrays.levels) return
-  const names = height / rows >= 12 && width > 260
-  const left = names ? Math.min(130, width / 4) : 8
-  side.box = { x: left, y: 6, width: width - left - 8, height: height - 26 }
-  side.image ||= paintLevels(side, ramp)
-  ctx.imageSmoothingEnabled = rows > side.box.height
-  ctx.drawImage(side.image, side.box.x, side.box.y, side.box.width, side.box.height)
+  const hasNames = height / rows >= 12 && width > 260
+  const left = hasNames ? Math.min(130, width / 4) : 8
+  const box = side.box = { x: left, y: 6, width: width - left - 8, height: height - 26 }
+  side.image ||= makeLevelImage(side, ramp)
+  ctx.imageSmoothingEnabled = rows > box.height
+  ctx.drawImage(side.image, box.x, box.y, box.width, box.height)
   ctx.font = `12px ${theme.font}`
   ctx.fillStyle = theme.soft
   ctx.textBaseline = "middle"
-  if (names) {
+  if (hasNames) {
     ctx.textAlign = "right"
-    const rowHeight = side.box.height / rows
-    side.entries.forEach((name, row) => ctx.fillText(name, left - 6, side.box.y + (row + 0.5) * rowHeight, left - 10))
+    const rowHeight = box.height / rows
+    side.entries.forEach((name, row) => ctx.fillText(name, left - 6, box.y + (row + 0.5) * rowHeight, left - 10))
   }
   ctx.textAlign = "left"
-  ctx.fillText(`state, ${rows} entries, each scaled from its minimum to its maximum`, side.box.x, height - 9, side.box.width)
-  const x = side.box.x + ((frame + 0.5) / side.frames) * side.box.width
-  ctx.strokeStyle = theme.background
+  ctx.fillText(`state, ${rows} entries, each scaled from its minimum to its maximum`, box.x, height - 9, box.width)
+  const x = box.x + ((frame + 0.5) / side.frames) * box.width
   ctx.lineWidth = 4
   for (const color of [theme.background, theme.text]) {
     ctx.strokeStyle = color
     ctx.beginPath()
     ctx.moveTo(x, 2)
-    ctx.lineTo(x, side.box.y + side.box.height + 4)
+    ctx.lineTo(x, box.y + box.height + 4)
     ctx.stroke()
     ctx.lineWidth = 1.5
   }
 }
 
-const NO_LEVEL = 255
-function paintLevels(side, ramp) {
+// Make an image with one pixel per frame and entry of the state. `ramp` lists the colors from the lowest level.
+function makeLevelImage(side, ramp) {
   const { levels } = side.arrays
   const rows = side.entries.length
   const image = document.createElement("canvas")
@@ -359,11 +350,11 @@ function paintLevels(side, ramp) {
   image.height = rows
   const ctx = image.getContext("2d")
   const pixels = ctx.createImageData(side.frames, rows)
-  const parts = ramp.map((color) => [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16)))
+  const colors = ramp.map((color) => [1, 3, 5].map((start) => parseInt(color.slice(start, start + 2), 16)))
   for (let t = 0; t < side.frames; t += 1) {
     for (let row = 0; row < rows; row += 1) {
       const level = levels[t * rows + row]
-      const color = parts[Math.round((level / 254) * (parts.length - 1))] || [128, 128, 128]
+      const color = colors[Math.round((level / 254) * (colors.length - 1))] || [128, 128, 128]
       pixels.data.set([...color, level === NO_LEVEL ? 40 : 255], (row * side.frames + t) * 4)
     }
   }
@@ -371,28 +362,30 @@ function paintLevels(side, ramp) {
   return image
 }
 
-// The nearest unit at the pointer, or -1.
-function findUnit(side, frame, mouse) {
-  let [nearest, least] = [-1, HOVER_RADIUS]
-  for (let u = 0; u < side.units && side.view; u += 1) {
-    const { place } = momentOf(side, u, frame)
-    const far = Math.hypot(side.view.sx(place[0]) - mouse[0], side.view.sy(place[1]) - mouse[1])
-    if (far < least) [nearest, least] = [u, far]
+// The nearest unit at the pointer [px], or -1.
+function findUnit(side, frame, pointer, meta) {
+  if (!side.scale) return -1
+  let nearest = -1
+  let minDistance = HOVER_RADIUS
+  for (let u = 0; u < side.units; u += 1) {
+    const { x, y } = mixUnit(side, u, frame, meta)
+    const distance = Math.hypot(x - pointer.x, y - pointer.y)
+    if (distance < minDistance) [nearest, minDistance] = [u, distance]
   }
   return nearest
 }
 
 // The text of the tooltip: the hovered unit with its action, or an entry of the state.
-function describeAt(side, frame, mouse, teams) {
-  if (!side.units) return describeEntry(side, mouse)
+function describeAt(side, frame, pointer, teams) {
+  if (!side.units) return describeEntry(side, pointer)
   const { hovered } = side
   if (hovered < 0) return null
   const t = Math.floor(frame)
   const i = t * side.units + hovered
   const percent = (value) => `${Math.round(value * 100)} %`
   const parts = [`${teams[side.team[hovered]].name} ${side.labels[hovered]}, ${side.kind[hovered]}`]
-  if (side.team[hovered] !== 2) {
-    parts.push(side.arrays.alive[i] ? `health ${percent(side.arrays.health[i])}` : "dead")
+  if (side.team[hovered] !== NEUTRAL_TEAM) {
+    parts.push(side.arrays.presence[i] ? `health ${percent(side.arrays.health[i])}` : "dead")
     if (side.arrays.shield[i] > 0) parts.push(`shield ${percent(side.arrays.shield[i])}`)
   }
   const action = side.team[hovered] === 0 ? findAction(side, t, hovered) : null
@@ -400,10 +393,10 @@ function describeAt(side, frame, mouse, teams) {
   return parts.join(" · ")
 }
 
-function describeEntry(side, mouse) {
+function describeEntry(side, pointer) {
   if (!side.box) return null
-  const row = Math.floor(((mouse[1] - side.box.y) / side.box.height) * side.entries.length)
-  const t = Math.floor(((mouse[0] - side.box.x) / side.box.width) * side.frames)
+  const row = Math.floor(((pointer.y - side.box.y) / side.box.height) * side.entries.length)
+  const t = Math.floor(((pointer.x - side.box.x) / side.box.width) * side.frames)
   if (row < 0 || row >= side.entries.length || t < 0 || t >= side.frames) return null
   return `${side.entries[row]} · t = ${t} · ${formatNumber(side.arrays.values[t * side.entries.length + row])}`
 }
@@ -414,47 +407,35 @@ function findAction(side, t, agent) {
 }
 
 // Draw the actions of all sides: one row per agent, one cell per step.
-function drawActions(ctx, box, sides, names, view, theme) {
-  const visibleSides = sides.map((side, number) => ({ side, name: names[number] })).filter(({ side }) => side.agents)
-  const agents = visibleSides.reduce((sum, { side }) => sum + side.agents, 0)
+function drawActions(ctx, box, sides, names, xRange, theme) {
+  const sidesWithAgents = sides.map((side, number) => ({ side, name: names[number] })).filter(({ side }) => side.agents)
+  const agents = sidesWithAgents.reduce((sum, { side }) => sum + side.agents, 0)
   if (!agents) return
   const gap = 6
-  const row = Math.min(18, (box.height - gap * (visibleSides.length - 1)) / agents)
-  const step = box.width / Math.max(1, view[1])
+  const rowHeight = Math.min(18, (box.height - gap * (sidesWithAgents.length - 1)) / agents)
+  const stepWidth = box.width / Math.max(1, xRange[1])
   let y = box.y
   ctx.save()
-  ctx.font = `${Math.min(11, row)}px ${theme.font}`
+  ctx.font = `${Math.min(11, rowHeight)}px ${theme.font}`
   ctx.textBaseline = "middle"
-  for (const { side, name } of visibleSides) {
+  for (const { side, name } of sidesWithAgents) {
     for (let agent = 0; agent < side.agents; agent += 1) {
       ctx.textAlign = "right"
       ctx.fillStyle = theme.soft
-      if (row >= 9) ctx.fillText(`${name}${agent}`, box.x - 6, y + row / 2)
+      if (rowHeight >= 9) ctx.fillText(`${name}${agent}`, box.x - 6, y + rowHeight / 2)
       ctx.textAlign = "center"
       for (let t = 0; t < side.frames - 1; t += 1) {
         const action = findAction(side, t, agent)
         if (!action || !action.color) continue
         ctx.fillStyle = action.color
-        ctx.fillRect(box.x + t * step, y + 0.5, Math.max(1, step - 0.5), Math.max(1, row - 1))
-        if (!action.mark || step < 9 || row < 9) continue
+        ctx.fillRect(box.x + t * stepWidth, y + 0.5, Math.max(1, stepWidth - 0.5), Math.max(1, rowHeight - 1))
+        if (!action.mark || stepWidth < 9 || rowHeight < 9) continue
         ctx.fillStyle = "#ffffff"
-        ctx.fillText(action.mark, box.x + (t + 0.5) * step, y + row / 2)
+        ctx.fillText(action.mark, box.x + (t + 0.5) * stepWidth, y + rowHeight / 2)
       }
-      y += row
+      y += rowHeight
     }
     y += gap
   }
   ctx.restore()
-}
-
-// List the used groups of actions with their colors, one entry per color.
-function listActionGroups(sides) {
-  const groups = new Map()
-  for (const side of sides) {
-    const used = new Set(side.arrays.action || [])
-    side.actions.forEach((action, number) => {
-      if (action.color && used.has(number)) groups.set(action.group, action.color)
-    })
-  }
-  return [...groups]
 }

@@ -15,7 +15,7 @@ export default function playback({ data, parentElement }) {
   if (meta.key !== self.meta?.key) {
     self.frame = Math.min(meta.start, meta.frames - 1)
     self.playing = false
-    self.linesLook = null
+    self.linesKey = null
     self.meta = meta
     self.sides = meta.sides.map((side, number) => ({ ...side, hovered: -1, arrays: selectArrays(arrays, number) }))
     self.panels = meta.panels.map((panel) => ({
@@ -34,12 +34,13 @@ export default function playback({ data, parentElement }) {
   }
 }
 
+// The arrays of a side, whose names start with its number.
 function selectArrays(arrays, number) {
-  const own = {}
+  const selected = {}
   for (const [name, values] of Object.entries(arrays)) {
-    if (name.startsWith(`${number}-`)) own[name.slice(2)] = values
+    if (name.startsWith(`${number}-`)) selected[name.slice(2)] = values
   }
-  return own
+  return selected
 }
 
 function create(root) {
@@ -69,21 +70,21 @@ function create(root) {
 
 // Make the elements of each side (episode): the title, the field and the legend.
 function buildSides(self) {
-  const make = (tag, name, parent) => {
-    const made = document.createElement(tag)
-    made.className = name
-    parent.append(made)
-    return made
+  const make = (tag, className, parent) => {
+    const element = document.createElement(tag)
+    element.className = className
+    parent.append(element)
+    return element
   }
-  const pair = self.sides.length > 1
-  self.root.classList.toggle("pair", pair)
+  const isPair = self.sides.length > 1
+  self.root.classList.toggle("pair", isPair)
   self.stages.replaceChildren()
   self.sides.forEach((side, number) => {
     const box = make("section", "side", self.stages)
     const name = make("div", "name", box)
-    name.hidden = !pair
+    name.hidden = !isPair
     make("b", "", name).textContent = self.meta.names[number]
-    make("i", number ? "look dashed" : "look", name)
+    make("i", number ? "dash dashed" : "dash", name)
     make("span", "title", name).textContent = side.title
     name.title = side.title
     side.ended = make("span", "ended", name)
@@ -94,7 +95,8 @@ function buildSides(self) {
     side.tip = make("div", "tip", stage)
     side.tip.hidden = true
     const under = make("div", "under", box)
-    legend(self, side, make("span", "key", under))
+    const legend = make("span", "key", under)
+    for (const { name: team, color, is_square: isSquare } of side.legend) legend.append(makeKeyItem(isSquare ? "mark square" : "mark", color, team))
     const note = make("span", "note", under)
     note.textContent = note.title = side.units ? side.note : "" // without a field, the page shows the reason above the player
     side.field.addEventListener("pointermove", (event) => hover(self, side, event))
@@ -104,15 +106,7 @@ function buildSides(self) {
       self.show()
     })
   })
-  self.actionKey.replaceChildren(...listActionGroups(self.sides).map(([group, color]) => makeKeyItem("mark square", color, group)))
-}
-
-function legend(self, side, key) {
-  const used = new Set(side.team)
-  self.meta.teams.forEach((team, number) => {
-    if (!used.has(number)) return
-    key.append(makeKeyItem(number === 1 ? "mark square" : "mark", team.color, team.name))
-  })
+  self.actionKey.replaceChildren(...self.meta.action_groups.map(([group, color]) => makeKeyItem("mark square", color, group)))
 }
 
 function makeKeyItem(className, color, text) {
@@ -182,14 +176,15 @@ function listen(self, find) {
 
 function show(self) {
   const theme = readTheme(self.root)
-  const pair = self.sides.length > 1
+  const isPair = self.sides.length > 1
   const room = Number(self.root.dataset.room) || 0 // height for the field on a page with only the player [px]
-  const most = Math.max(room, FIELD_MAX[pair ? "pair" : self.root.clientWidth < NARROW ? "narrow" : "wide"])
+  const layout = isPair ? "pair" : self.root.clientWidth < NARROW ? "narrow" : "wide"
+  const maxHeight = Math.max(room, MAX_FIELD_HEIGHT[layout])
   for (const side of self.sides) {
     const frame = clampFrame(side, self.frame)
-    drawSide(side, frame, theme, most, self.meta.teams, self.meta.ramp)
-    const ended = pair && self.frame >= side.frames - 1
-    side.ended.textContent = ended ? `ended at t = ${side.frames - 1}` : ""
+    drawSide(side, frame, theme, maxHeight, self.meta)
+    const hasEnded = isPair && self.frame >= side.frames - 1
+    side.ended.textContent = hasEnded ? `ended at t = ${side.frames - 1}` : ""
   }
   drawLines(self, theme)
   const t = Math.floor(self.frame)
@@ -221,11 +216,11 @@ function drawLines(self, theme) {
   const { columns, size } = layOutPanels(self)
   const rows = Math.ceil(panels.length / columns)
   const height = rows * (size.panelHeight + size.top) + size.bottom
-  const look = [self.lines.clientWidth, height, columns, window.devicePixelRatio, theme.text, theme.background].join()
-  if (look !== self.linesLook) { // the lines are drawn once; the cursor is drawn on another canvas
+  const linesKey = [self.lines.clientWidth, height, columns, window.devicePixelRatio, theme.text, theme.background].join()
+  if (linesKey !== self.linesKey) { // the lines are drawn once; the cursor is drawn on another canvas
     const fit = fitCanvas(self.lines, height)
     if (!fit) return
-    self.linesLook = look
+    self.linesKey = linesKey
     self.boxes = paintLines(self, fit, theme, columns, rows, size)
   }
   const above = fitCanvas(self.cursor, height)
@@ -263,7 +258,7 @@ function drawActionKey(self, ctx, box, theme) {
   ctx.save()
   ctx.textAlign = "right"
   let right = box.x + box.width
-  for (const [group, color] of listActionGroups(self.sides).reverse()) {
+  for (const [group, color] of self.meta.action_groups.toReversed()) {
     ctx.fillStyle = theme.soft
     ctx.fillText(group, right, box.y + box.height + 33)
     right -= ctx.measureText(group).width + 14
@@ -323,17 +318,17 @@ function writeValues(self, ctx, theme, box, texts) {
 }
 
 function hover(self, side, event) {
-  const frame = side.field.getBoundingClientRect()
-  const mouse = [event.clientX - frame.left, event.clientY - frame.top]
-  const hovered = side.units ? findUnit(side, clampFrame(side, self.frame), mouse) : -1
+  const bounds = side.field.getBoundingClientRect()
+  const pointer = { x: event.clientX - bounds.left, y: event.clientY - bounds.top }
+  const hovered = side.units ? findUnit(side, clampFrame(side, self.frame), pointer, self.meta) : -1
   if (hovered !== side.hovered) {
     side.hovered = hovered
     if (!self.playing) self.show() // a playing replay is drawn anyway
   }
-  const text = describeAt(side, clampFrame(side, self.frame), mouse, self.meta.teams)
+  const text = describeAt(side, clampFrame(side, self.frame), pointer, self.meta.teams)
   side.tip.hidden = !text
   if (!text) return
   side.tip.textContent = text
-  side.tip.style.left = `${Math.max(0, Math.min(mouse[0] + 14, frame.width - side.tip.offsetWidth - 8))}px`
-  side.tip.style.top = `${mouse[1] + 14}px`
+  side.tip.style.left = `${Math.max(0, Math.min(pointer.x + 14, bounds.width - side.tip.offsetWidth - 8))}px`
+  side.tip.style.top = `${pointer.y + 14}px`
 }

@@ -28,24 +28,25 @@ _OPTIONAL: Final = {"return_std": "return_std", "length": "length_mean", "episod
 _WANDB_COLUMN: Final = re.compile(r"(?P<run>.+) - (?P<metric>[^ ].*?)(?P<edge>__MIN|__MAX)?")
 
 
-def read_csv(place: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
+def read_csv(path: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
     """Read the runs of a table.
 
     Raises:
         ConfigError: If the file is not a table with the required columns.
     """
     try:
-        cells = pd.read_csv(place, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        cells = pd.read_csv(path, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{place.name} is not a CSV table: {str(error).strip()}") from error
-    header, cells = [str(name).strip() for name in cells.iloc[0]], cells.iloc[1:]
+        raise ConfigError(f"{path.name} is not a CSV table: {str(error).strip()}") from error
+    header = [str(name).strip() for name in cells.iloc[0]]
+    cells = cells.iloc[1:]
     if cells.empty:
-        raise ConfigError(f"{place.name} has no row below its header")
+        raise ConfigError(f"{path.name} has no row below its header")
     cells = cells.apply(lambda column: column.str.strip())
-    if any(map(_WANDB_COLUMN.fullmatch, header)):
-        yield from _read_wandb(place.name, header, cells, overrides)
+    if any(_WANDB_COLUMN.fullmatch(name) for name in header):
+        yield from _read_wandb(path.name, header, cells, overrides)
     else:
-        yield from _read_rows(place.name, header, cells, overrides)
+        yield from _read_rows(path.name, header, cells, overrides)
 
 
 def _read_rows(name: str, header: list[str], cells: pd.DataFrame, overrides: SourceOverrides) -> Iterator[ParsedRun]:
@@ -62,17 +63,18 @@ def _read_rows(name: str, header: list[str], cells: pd.DataFrame, overrides: Sou
             f"{name} has no column {names}. A table needs algo, map, seed, step, and win_rate or return. An export of "
             'W&B needs its first column (the env steps) and a column "RUN - METRIC" for each run.'
         )
-    names = {column: find_first(names, header) for column, names in overrides.name_columns(WIN_RATES, RETURNS).items()}
+    possible_names = overrides.name_columns(WIN_RATES, RETURNS)
+    names = {column: find_first(alternatives, header) for column, alternatives in possible_names.items()}
     names |= {column: name if name in header else None for name, column in _OPTIONAL.items()}
     frame = frame.assign(**{key: "" for key in _KEYS if key not in header})
-    for _, rows in frame.groupby(list(_KEYS), sort=False):
-        env, algo, map_name, seed = (str(text) for text in rows.iloc[0].loc[list(_KEYS)])
+    for _, run_rows in frame.groupby(list(_KEYS), sort=False):
+        env, algo, map_name, seed = (str(text) for text in run_rows.iloc[0].loc[list(_KEYS)])
         texts = [algo, map_name, f"seed {seed}" if seed else ""]
-        curves = {
-            column: make_series(point for point in zip(rows[step], rows[cell], strict=True) if point[1])
-            for column, cell in names.items()
-            if cell is not None
-        }
+        curves = {}
+        for column, column_name in names.items():
+            if column_name is not None:
+                points = zip(run_rows[step], run_rows[column_name], strict=True)
+                curves[column] = make_series((env_step, value) for env_step, value in points if value)
         where = f"{name} ({', '.join(filter(None, texts))})"
         yield ParsedRun(where, curves, env or None, map_name or None, algo or None, seed or None)
 
@@ -81,8 +83,8 @@ def _read_wandb(
     name: str, header: list[str], cells: pd.DataFrame, overrides: SourceOverrides
 ) -> Iterator[ParsedRun | ConfigError]:
     """Read the export of a chart of W&B. Algorithm, map and seed are in the names of the runs, or options."""
-    names = overrides.name_columns(WIN_RATES, RETURNS)
-    columns = {metric: column for column, metrics in names.items() for metric in metrics}
+    possible_metrics = overrides.name_columns(WIN_RATES, RETURNS)
+    column_of_metric = {metric: column for column, names in possible_metrics.items() for metric in names}
     curves: dict[tuple[str, int], dict[str, pd.Series]] = {}
     metrics: list[str] = []
     for position, text in enumerate(header):
@@ -90,8 +92,9 @@ def _read_wandb(
         if position == 0 or match is None or match["edge"] or match["metric"] == "_step":
             continue
         metrics.append(match["metric"])
-        if (column := columns.get(match["metric"])) is not None:
-            points = (point for point in zip(cells[0], cells[position], strict=True) if point[1])
+        column = column_of_metric.get(match["metric"])
+        if column is not None:
+            points = ((step, value) for step, value in zip(cells[0], cells[position], strict=True) if value)
             n_before = header[:position].count(text)  # several runs may have one name
             curves.setdefault((match["run"], n_before), {})[column] = make_series(points)
     if not curves:
@@ -110,6 +113,6 @@ def _read_wandb(
         if run_name.startswith("Group: "):
             yield ConfigError(f"{where} is the mean of a group of runs. Export the chart without grouping.")
             continue
-        facts = parse_run_name(run_name, overrides)
-        seed = -number if facts.seed is None else facts.seed
-        yield ParsedRun(where, run_curves, map=facts.map, algo=facts.algo, seed=seed)
+        named = parse_run_name(run_name, overrides)
+        seed = -number if named.seed is None else named.seed
+        yield ParsedRun(where, run_curves, map=named.map, algo=named.algo, seed=seed)

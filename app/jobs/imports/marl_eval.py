@@ -24,7 +24,7 @@ _ABSOLUTE: Final = "absolute_metrics"
 """The final evaluation of marl-eval, or BenchMARL's maxima. It is not a step of the curve."""
 
 
-def read_marl_eval(place: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
+def read_marl_eval(path: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
     """Read the runs of one file, or of all files in a folder.
 
     A run named "seed_3" or "3" has that seed. If the name of run number n contains no seed, the run gets the seed -n.
@@ -32,9 +32,9 @@ def read_marl_eval(place: Path, overrides: SourceOverrides) -> Iterator[ParsedRu
     Raises:
         ConfigError: If there is no file.
     """
-    files = sorted(place.rglob("*.json")) if place.is_dir() else [place]
+    files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
     if not files:
-        raise ConfigError(f"{place} contains no JSON file")
+        raise ConfigError(f"{path} contains no JSON file")
     for file in files:
         try:
             groups = list(_list_groups(read_json(file), file.name))

@@ -217,13 +217,13 @@ def _check_curve(name: str, curve: pd.Series, where: str) -> pd.Series:
     is_finite = np.isfinite(values)
     if not is_finite.all():
         first = int(np.argmin(is_finite))
-        place = f"{where}, {name} at step {int(steps[first]):,},"
-        raise ConfigError(f"{place} must be a finite number, got {shorten(curve.iloc[first])}")
+        value_name = f"{where}, {name} at step {int(steps[first]):,},"
+        raise ConfigError(f"{value_name} must be a finite number, got {shorten(curve.iloc[first])}")
     is_fraction = (values >= 0) & (values <= 1)
     if name == "win_rate" and not is_fraction.all():
         first = int(np.argmin(is_fraction))
-        place = f"{where}, win_rate at step {int(steps[first]):,},"
-        raise ConfigError(f"{place} must be from 0 to 1, got {values[first]:g}", hint="Is it in percent?")
+        value_name = f"{where}, win_rate at step {int(steps[first]):,},"
+        raise ConfigError(f"{value_name} must be from 0 to 1, got {values[first]:g}", hint="Is it in percent?")
     checked = pd.Series(values, index=pd.Index(steps.astype(np.int64)), name=name).sort_index()
     if checked.index.has_duplicates:
         step = checked.index[checked.index.duplicated()][0]

@@ -54,11 +54,11 @@ class ForeignSource:
     """One sentence for each run that cannot be imported."""
 
 
-def read_foreign(place: Path, format: str, overrides: SourceOverrides) -> ForeignSource:
+def read_foreign(path: Path, format: str, overrides: SourceOverrides) -> ForeignSource:
     """Read and check every run of a source.
 
     Args:
-        place: File or folder.
+        path: File or folder.
         format: One of FORMATS.
         overrides: Values of the user, which replace those of the source.
 
@@ -68,14 +68,14 @@ def read_foreign(place: Path, format: str, overrides: SourceOverrides) -> Foreig
     valid_format: Format | None = next((name for name in FORMATS if name == format), None)
     if valid_format is None:
         raise ConfigError(f"must be one of {', '.join(FORMATS)}", key="--format", value=format)
-    if not place.exists():
-        raise ConfigError(f"{place} does not exist")
-    if valid_format in _FOLDER_FORMATS and not place.is_dir():
-        raise ConfigError(f"{place} must be a folder for --format {valid_format}")
-    results = list(_READERS[valid_format](place.resolve(), overrides))
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist")
+    if valid_format in _FOLDER_FORMATS and not path.is_dir():
+        raise ConfigError(f"{path} must be a folder for --format {valid_format}")
+    results = list(_READERS[valid_format](path.resolve(), overrides))
     if overrides.seed is not None and len(results) > 1:
         raise ConfigError(
-            f"--seed cannot be used, because {place} contains {len(results)} runs", hint="Import them one by one."
+            f"--seed cannot be used, because {path} contains {len(results)} runs", hint="Import them one by one."
         )
     runs: list[ForeignRun] = []
     skip_reasons: list[str] = []
@@ -90,12 +90,12 @@ def read_foreign(place: Path, format: str, overrides: SourceOverrides) -> Foreig
         if len(skip_reasons) == 1:
             raise ConfigError(skip_reasons[0])
         reason = f"The first reason: {skip_reasons[0]}" if skip_reasons else ""
-        raise ConfigError(f"None of the {len(skip_reasons)} runs of {place} can be imported", hint=reason)
+        raise ConfigError(f"None of the {len(skip_reasons)} runs of {path} can be imported", hint=reason)
     return _keep_one_per_seed(_set_common_budgets(runs), skip_reasons)
 
 
 def list_remarks(source: ForeignSource) -> Iterator[str]:
-    """Yield remarks on imported runs: left-out and stopped runs, missing facts, and settings that separate lines."""
+    """Yield remarks on imported runs: left-out and stopped runs, missing values, and settings that separate lines."""
     yield from (f"Not imported: {reason}" for reason in source.skip_reasons)
     stopped = [run for run in source.runs if not run.is_complete]
     if stopped:
@@ -178,9 +178,10 @@ def _keep_one_per_seed(runs: Sequence[ForeignRun], skip_reasons: Sequence[str]) 
     runs_by_identity: dict[Hashable, ForeignRun] = {}
     reasons = list(skip_reasons)
     for run in sorted(runs, key=lambda run: (not run.is_complete, -run.points[-1].env_step)):
-        if (other := runs_by_identity.setdefault(run.identity, run)) is not run:
+        imported_run = runs_by_identity.setdefault(run.identity, run)
+        if imported_run is not run:
             reasons.append(
-                f"{run.source} is a second run of {run.describe()}. {other.source} is imported, because it is not "
-                "shorter. Import the other one with a different --name."
+                f"{run.source} is a second run of {run.describe()}. {imported_run.source} is imported, because it is "
+                "not shorter. Import the other one with a different --name."
             )
     return ForeignSource([run for run in runs if runs_by_identity[run.identity] is run], reasons)

@@ -27,17 +27,17 @@ _IGNORED_SETTINGS: Final = (
 """Beginnings of settings that do not affect learning. Runs that differ only in them are seeds of one variant."""
 
 
-def read_sacred(place: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
+def read_sacred(path: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
     """Read the run in a folder, or all runs below it, in the order of their numbers.
 
     Raises:
         ConfigError: If there is no run.
     """
-    folders = [file.parent for file in place.rglob("config.json")]
+    folders = [file.parent for file in path.rglob("config.json")]
     if not folders:
-        raise ConfigError(f"{place} contains no run of sacred: no folder with config.json.")
+        raise ConfigError(f"{path} contains no run of sacred: no folder with config.json.")
     for folder in sorted(folders, key=lambda folder: (len(folder.name), folder)):
-        where = str(folder.relative_to(place.parent if folder != place else folder.parent.parent))
+        where = str(folder.relative_to(path.parent if folder != path else folder.parent.parent))
         try:
             yield _read_run(folder, where, overrides)
         except ConfigError as error:
@@ -46,17 +46,18 @@ def read_sacred(place: Path, overrides: SourceOverrides) -> Iterator[ParsedRun |
 
 def _read_run(folder: Path, where: str, overrides: SourceOverrides) -> ParsedRun:
     config = read_json(folder / "config.json")
-    metrics, info, run = (
-        read_json(file) if (file := folder / f"{name}.json").exists() else {} for name in ("metrics", "info", "run")
-    )
+    metrics = _read_optional_json(folder / "metrics.json")
+    info = _read_optional_json(folder / "info.json")
+    run = _read_optional_json(folder / "run.json")
     names = {**overrides.name_columns(WIN_RATES, RETURNS), "return_std": _RETURN_STDS, "length_mean": _LENGTHS}
     curves = {column: _find_curve(metrics, info, keys) for column, keys in names.items()}
     n_episodes = config.get("test_nepisode")
     if isinstance(n_episodes, int) and n_episodes > 0:
-        n_parallel = config.get("batch_size_run")
-        n_parallel = n_parallel if isinstance(n_parallel, int) and n_parallel > 0 else 1
+        batch_size_run = config.get("batch_size_run")
+        n_parallel = batch_size_run if isinstance(batch_size_run, int) and batch_size_run > 0 else 1
+        n_played = max(1, n_episodes // n_parallel) * n_parallel  # PyMARL plays whole batches of parallel episodes
         steps = curves["win_rate"].index.union(curves["return_mean"].index, sort=False)
-        curves["episodes"] = make_series((step, max(1, n_episodes // n_parallel) * n_parallel) for step in steps)
+        curves["episodes"] = make_series((step, n_played) for step in steps)
     env, map_name = _read_task(config)
     flat = pd.json_normalize(config).iloc[0].to_dict()
     return ParsedRun(
@@ -73,6 +74,10 @@ def _read_run(folder: Path, where: str, overrides: SourceOverrides) -> ParsedRun
     )
 
 
+def _read_optional_json(file: Path) -> dict[str, Any]:
+    return read_json(file) if file.exists() else {}
+
+
 def _find_curve(metrics: Mapping[str, Any], info: Mapping[str, Any], keys: Sequence[str]) -> pd.Series:
     """Return the curve of the first key that the run contains, or an empty curve.
 
@@ -80,7 +85,8 @@ def _find_curve(metrics: Mapping[str, Any], info: Mapping[str, Any], keys: Seque
     """
     for key in keys:
         metric = metrics.get(key, {})
-        steps, values = metric.get("steps", info.get(f"{key}_T")), metric.get("values", info.get(key))
+        steps = metric.get("steps", info.get(f"{key}_T"))
+        values = metric.get("values", info.get(key))
         if steps and values:
             return make_series(zip(steps, values, strict=False))
     return make_series([])
@@ -88,14 +94,17 @@ def _find_curve(metrics: Mapping[str, Any], info: Mapping[str, Any], keys: Seque
 
 def _read_task(config: Mapping[str, Any]) -> tuple[str, object]:
     """Return environment and map. On SMACv2 the numbers of units are part of the map: terran_5_vs_5."""
-    env, args = str(config.get("env", "")), config.get("env_args") or {}
-    if gym_id := str(args.get("key", "")):
+    env = str(config.get("env", ""))
+    args = config.get("env_args") or {}
+    gym_id = str(args.get("key", ""))
+    if gym_id:
         package, _, name = gym_id.rpartition(":")
         return package or env, name
     if env.startswith("academy_"):
         return "grf", env
     map_name = args.get("map_name") or args.get("scenario_name") or args.get("scenario")
-    if teams := args.get("capability_config"):
+    teams = args.get("capability_config")
+    if teams:
         race = str(map_name).removeprefix("10gen_")
         return env, f"{race}_{teams.get('n_units')}_vs_{teams.get('n_enemies')}"
     return env, map_name

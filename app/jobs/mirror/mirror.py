@@ -18,6 +18,7 @@ from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.queries.run_search import RunFilter, matching_ids
 from storage.queries.runs import get_rows
+from storage.runs.rows import RunRow
 
 Target = Literal["tensorboard", "wandb", "mlflow"]
 TARGETS: tuple[Target, ...] = get_args(Target)
@@ -35,7 +36,7 @@ class Mirror:
 
     sink: MirrorTarget
     _last_steps: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
-    _complete: dict[str, int] = field(default_factory=dict[str, int])
+    _complete_steps: dict[str, int] = field(default_factory=dict[str, int])
     """Ended runs that are written completely → their env steps. They are not read again."""
 
     def update(self, db: Database, run_ids: Sequence[str] | None) -> tuple[int, bool]:
@@ -44,17 +45,16 @@ class Mirror:
         Returns:
             Number of values that were written, and whether all runs have ended.
         """
-        ids = matching_ids(db, RunFilter()) if run_ids is None else run_ids
-        written, all_ended = 0, True
-        for row in get_rows(db, ids):
+        n_values, all_ended = 0, True
+        for row in _list_rows(db, run_ids):
             run = describe_run(db, row)
             all_ended &= run.has_ended
-            if run.has_ended and self._complete.get(run.key) == row.env_steps:
+            if run.has_ended and self._complete_steps.get(run.key) == row.env_steps:
                 continue
-            written += self._update_run(db, row.id, run)
+            n_values += self._update_run(db, row.id, run)
             if run.has_ended:
-                self._complete[run.key] = row.env_steps
-        return written, all_ended
+                self._complete_steps[run.key] = row.env_steps
+        return n_values, all_ended
 
     def _update_run(self, db: Database, run_id: str, run: MirroredRun) -> int:
         """Write the new values of one run, and close it if it has ended; return the number of values."""
@@ -73,7 +73,7 @@ class Mirror:
 
     def close(self, db: Database, run_ids: Sequence[str] | None) -> None:
         """Close every run."""
-        for row in get_rows(db, matching_ids(db, RunFilter()) if run_ids is None else run_ids):
+        for row in _list_rows(db, run_ids):
             self.sink.close(describe_run(db, row))
 
 
@@ -83,10 +83,10 @@ def make_mirror(target: str, out: Path) -> Mirror:
     Raises:
         ConfigError: If the target is unknown or its program is not installed.
     """
-    valid_target: Target | None = next((name for name in TARGETS if name == target), None)
-    if valid_target is None:
-        raise ConfigError(f"must be one of {', '.join(TARGETS)}", key="--to", value=target)
-    return Mirror(_SINKS[valid_target](out))
+    for name, make_sink in _SINKS.items():
+        if name == target:
+            return Mirror(make_sink(out))
+    raise ConfigError(f"must be one of {', '.join(TARGETS)}", key="--to", value=target)
 
 
 def mirror_continuously(
@@ -102,9 +102,14 @@ def mirror_continuously(
         announce: Called with messages for the user.
     """
     while True:
-        written, all_ended = mirror.update(db, run_ids)
-        if written:
-            announce(f"Mirrored {written:,} values.")
+        n_values, all_ended = mirror.update(db, run_ids)
+        if n_values:
+            announce(f"Mirrored {n_values:,} values.")
         if all_ended and run_ids is not None:
             return
         time.sleep(every_s)
+
+
+def _list_rows(db: Database, run_ids: Sequence[str] | None) -> list[RunRow]:
+    """List the rows of runs; None means all runs."""
+    return get_rows(db, matching_ids(db, RunFilter()) if run_ids is None else run_ids)

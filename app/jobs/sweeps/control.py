@@ -56,13 +56,15 @@ def check_plan(plan: Plan, *, jobs: int | None = None, remote: bool = False) -> 
     """
     if remote:
         return
-    configs: dict[tuple[object, ...], RunConfig] = {}
+    # Runs that differ in nothing that `check_startable` reads are checked once.
+    distinct_configs: dict[tuple[object, ...], RunConfig] = {}
     for run in plan.runs:
         train = run.config.train
         sizes = (train.replay, train.batch, train.n_envs, train.t_max)  # these decide whether the buffer fits
         devices = (train.device, train.act_device, train.replay_device, run.config.memory.index_device)
-        configs[run.config.env.model_dump_json(), *devices, *sizes] = run.config
-    for config in configs.values():
+        key = (run.config.env.model_dump_json(), *devices, *sizes)
+        distinct_configs[key] = run.config
+    for config in distinct_configs.values():
         check_startable(config)
     if jobs is not None:
         check_fitting_runs([run.config for run in plan.runs], jobs)
@@ -93,7 +95,7 @@ def create_sweep(
     """
     check_plan(plan, jobs=jobs, remote=remote)
     was_stopped = plan.id in {sweep.id for sweep in list_sweeps(db) if sweep.status == "stopped"}
-    queued = save_sweep(
+    n_queued = save_sweep(
         db,
         plan.id,
         name=plan.file.name,
@@ -102,7 +104,9 @@ def create_sweep(
         versions=library_versions(),
         jobs=jobs,
     )
-    return queued + (requeue(db, plan.id, ("stopped",), without=list_reported_runs(db, plan.id)) if was_stopped else 0)
+    if was_stopped:
+        n_queued += requeue(db, plan.id, ("stopped",), without=list_reported_runs(db, plan.id))
+    return n_queued
 
 
 def start_in_background(db: Database, sweep_id: str, *, jobs: int, options: Sequence[str] = ()) -> None:
@@ -195,7 +199,8 @@ def find_open_runs(sweep: Sweep, runs: Sequence[RunRow], imported: Set[str]) -> 
     """
     runs_by_key = {run.launch_token: run for run in runs}
     is_searching = sweep.trials > 0 and sweep.has_worker  # a search queues its trials one by one
-    queued, missing = list[str](), list[str]()
+    queued: list[str] = []
+    missing: list[str] = []
     for planned in sweep.plan.get("runs", ()):
         run = runs_by_key.get(str(planned["key"]))
         if run is None:
@@ -252,7 +257,8 @@ def estimate_cost(db: Database | None, plan: Plan, *, jobs: int) -> tuple[float,
 
 
 def _short_name(planned: Mapping[str, Any]) -> str:
-    label, seed = str(planned.get("label", "")), f"seed {planned.get('seed')}"
+    label = str(planned.get("label", ""))
+    seed = f"seed {planned.get('seed')}"
     return f"{label}, {seed}" if label else seed
 
 

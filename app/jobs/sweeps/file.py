@@ -28,7 +28,7 @@ Leaf = bool | int | float | str
 Study = Literal["lambda-heatmap", "tau-study", "augmentation", "delta-embedder", "ablation", "learning-curves"]
 MOST_SEEDS = 100
 _MAX_FAULTS = 20
-_WHAT = "sweep file"
+_SWEEP_FILE = "sweep file"
 _FOLDER = files("app.jobs.sweeps").joinpath("templates")
 _TOP_LEVEL_KEYS = {
     "seed": "seeds = 3",
@@ -41,7 +41,7 @@ _TOP_LEVEL_KEYS = {
 """Settings that have a key at the top of a sweep file, with an example."""
 _FILE_KEYS = {"algo": "algo", "env.name": "env", "env.map": "map", "train.t_max": "steps", "preset": "preset"}
 """Setting → key at the top of a sweep file, for settings that have one value for all runs."""
-_LISTS = {
+_LIST_RULES = {
     "seeds": f"a list of whole numbers, or how many (1 to {MOST_SEEDS})",
     "map": "one map or a list of maps",
     "algo": "one algorithm or a list of algorithms",
@@ -191,37 +191,36 @@ class SweepFile(ConfigSection):
             raise SettingError(Fault("optuna", rule=rule, hint="Remove [grid], [[variant]] and [random]."))
         for key, values in (("seeds", self.seeds), ("map", self.map), ("algo", self.algo)):
             if len(values) > 1:
-                rule, hint = (
-                    "must have one value if the file has [optuna]",
-                    "Train the best trial with more afterwards.",
-                )
-                raise SettingError(Fault(key, values, rule, hint))
+                rule = "must have one value if the file has [optuna]"
+                raise SettingError(Fault(key, values, rule, hint="Train the best trial with more afterwards."))
         return self
 
     @model_validator(mode="after")
-    def _check_places(self) -> "SweepFile":
+    def _check_tables(self) -> "SweepFile":
         """Refuse a setting in two tables, and a setting that has a key at the top of the file."""
-        searched = {**(self.random.ranges if self.random else {}), **(self.optuna.space if self.optuna else {})}
-        for key in [*self.common, *self.grid, *searched, *(key for v in self.variant for key in v.changes)]:
+        for key in [*self.common, *self.varied_settings]:
             if key in _TOP_LEVEL_KEYS:
                 rule = f"must be set at the top of a sweep file: {_TOP_LEVEL_KEYS[key]}"
                 raise SettingError(Fault(key, rule=rule))
-        tables = [set(self.common), set(self.grid), set(searched)]
-        repeated = [key for i, table in enumerate(tables) for key in sorted(table) if any(key in t for t in tables[:i])]
+        n_tables = Counter([*self.common, *self.grid, *self.searched_settings])
+        repeated = [key for key, n in n_tables.items() if n > 1]
         if repeated:
-            raise SettingError(
-                *(Fault(key, rule="must be in only one of [set], [grid], [random], [optuna]") for key in repeated)
-            )
+            rule = "must be in only one of [set], [grid], [random], [optuna]"
+            raise SettingError(*(Fault(key, rule=rule) for key in repeated))
         return self
 
+    @property
+    def searched_settings(self) -> list[str]:
+        """Settings in the ranges of a random search, or in the space of a search by Optuna."""
+        if self.random is not None:
+            return list(self.random.ranges)
+        return list(self.optuna.space) if self.optuna is not None else []
 
-def read_sweep_file(path: Path) -> SweepFile:
-    """Read a sweep file.
-
-    Raises:
-        ConfigError: If the file cannot be read, or with all of its faults.
-    """
-    return parse_sweep(read_text(path))
+    @property
+    def varied_settings(self) -> list[str]:
+        """Settings that vary between the runs, except algorithm, map and seed."""
+        of_variants = [key for variant in self.variant for key in variant.changes]
+        return [*self.grid, *self.searched_settings, *of_variants]
 
 
 def parse_sweep(text: str) -> SweepFile:
@@ -230,7 +229,7 @@ def parse_sweep(text: str) -> SweepFile:
     Raises:
         ConfigError: With all faults of the text.
     """
-    return _validate(parse_toml(text, _WHAT))
+    return _validate(parse_toml(text, _SWEEP_FILE))
 
 
 def change_settings(file: SweepFile, settings: Sequence[str] = (), *, steps: int | None = None) -> SweepFile:
@@ -247,12 +246,9 @@ def change_settings(file: SweepFile, settings: Sequence[str] = (), *, steps: int
     changes = parse_overrides(settings) | ({"train.t_max": steps} if steps is not None else {})
     if not changes:
         return file
-    searched = {**(file.random.ranges if file.random else {}), **(file.optuna.space if file.optuna else {})}
-    varied = {*file.grid, *searched, *(key for v in file.variant for key in v.changes)}
-    if varied & changes.keys():
-        raise ConfigError(
-            *(Fault(key, rule="varies between the runs of the sweep file") for key in sorted(varied & changes.keys()))
-        )
+    varied = sorted(changes.keys() & set(file.varied_settings))
+    if varied:
+        raise ConfigError(*(Fault(key, rule="varies between the runs of the sweep file") for key in varied))
     content = file.model_dump(by_alias=True, exclude_unset=True)
     content["set"] = dict(file.common)
     for key, value in changes.items():
@@ -272,7 +268,7 @@ def _validate(tree: Mapping[str, Any]) -> SweepFile:
             faults[_MAX_FAULTS:] = [Fault(rule=f"There are {len(faults) - _MAX_FAULTS:,} more faults")]
         raise ConfigError(*faults) from exc
     except RecursionError as exc:
-        raise ConfigError("is nested too deeply", key=_WHAT) from exc
+        raise ConfigError("is nested too deeply", key=_SWEEP_FILE) from exc
 
 
 def write_sweep_file(file: SweepFile) -> str:
@@ -315,7 +311,8 @@ def _read_faults(exc: ValidationError) -> list[Fault]:
         path = [str(part) for part in details["loc"] if not isinstance(part, int)]
         setting = _find_setting(path)
         cause = details.get("ctx", {}).get("error")
-        for fault in cause.faults if isinstance(cause, SettingError) else (_make_fault(details, path, setting),):
+        causes = cause.faults if isinstance(cause, SettingError) else [_make_fault(details, path, setting)]
+        for fault in causes:
             # Pydantic reports an error for each type that a value may have. The first one is about its own type.
             key = setting or fault.key
             faults.setdefault((key, "" if setting else fault.rule), replace(fault, key=key))
@@ -324,10 +321,13 @@ def _read_faults(exc: ValidationError) -> list[Fault]:
 
 def _find_setting(path: list[str]) -> str:
     """Return the setting at a path of the file, or "" if the path is a key of the file itself."""
-    parts_before_setting = {"set": 1, "grid": 1, "random": 2, "optuna": 2, "variant": 2}
-    n = parts_before_setting.get(path[0], 0) if path else 0
-    table = path[1:n]
-    return path[n] if n and len(path) > n and (not table or table[0] in ("set", "ranges", "space")) else ""
+    match path:
+        case ["set" | "grid", setting, *_]:
+            return setting
+        case ["random" | "optuna" | "variant", "set" | "ranges" | "space", setting, *_]:
+            return setting
+        case _:
+            return ""
 
 
 def _make_fault(details: ErrorDetails, path: list[str], setting: str) -> Fault:
@@ -341,8 +341,8 @@ def _make_fault(details: ErrorDetails, path: list[str], setting: str) -> Fault:
         return Fault(key, rule="must be in a sweep file", hint=hint)
     if setting:
         return _make_setting_fault(path[0], setting, value, is_item=isinstance(details["loc"][-2], int))
-    if path and path[0] in _LISTS and kind in ("tuple_type", "too_short"):
-        return Fault(path[0], value, f"must be {_LISTS[path[0]]}")
+    if path and path[0] in _LIST_RULES and kind in ("tuple_type", "too_short"):
+        return Fault(path[0], value, f"must be {_LIST_RULES[path[0]]}")
     return Fault(key, value, format_rule(details))
 
 
@@ -409,4 +409,4 @@ def find_sweep_file(file: str) -> SweepFile:
     """
     if is_sweep_file(file) and not _is_file(file):
         return parse_sweep(read_template(file))
-    return read_sweep_file(Path(file))
+    return parse_sweep(read_text(Path(file)))

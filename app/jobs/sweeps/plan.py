@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +14,7 @@ from pydantic import ValidationError
 
 from app.analysis.quantities import EVALUATION_QUANTITIES
 from app.analysis.settings import name_algo, write_value
-from app.jobs.launch_request import find_changed_settings
+from app.jobs import launch_request
 from app.jobs.sweeps.file import Leaf, OptunaSearch, Range, SweepFile
 from emtc_core.config.base import convert_errors
 from emtc_core.config.resolve import Value, describe_fields, flatten, resolve, suggest
@@ -142,20 +141,12 @@ def parse_seeds(text: str, plan: Plan) -> frozenset[int]:
     Raises:
         ConfigError: If the text has another format, or names a seed that is not in the sweep file.
     """
-    seeds: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,10})(?:\s*-\s*(\d{1,10}))?\s*", part)
-        if match is None:
-            raise ConfigError("must be written as 1-3,5", key="--seeds", value=text)
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last - first >= MAX_RUNS:
-            raise ConfigError(f"must name at most {MAX_RUNS:,} seeds", key="--seeds", value=text)
-        seeds |= set(range(first, last + 1))
+    seeds = frozenset(launch_request.parse_seeds(text, key="--seeds", max_seeds=MAX_RUNS))
     plan_seeds = {run.seed for run in plan.runs}
-    if not seeds or not seeds <= plan_seeds:
+    if not seeds <= plan_seeds:
         rule = f"must name seeds of the sweep file ({min(plan_seeds)} to {max(plan_seeds)})"
         raise ConfigError(rule, key="--seeds", value=text)
-    return frozenset(seeds)
+    return seeds
 
 
 def plan_algorithms(config: RunConfig, algos: Sequence[str], seeds: Sequence[int], *, name: str = "") -> Plan:
@@ -180,7 +171,7 @@ def plan_algorithms(config: RunConfig, algos: Sequence[str], seeds: Sequence[int
         "preset": config.preset,
         "steps": config.train.t_max,
         "seeds": list(seeds),
-        "set": {key: settings[key] for key in find_changed_settings(settings)},
+        "set": {key: settings[key] for key in launch_request.find_changed_settings(settings)},
     }
     try:
         return make_plan(SweepFile.model_validate(content))
@@ -269,7 +260,8 @@ def _plan_trials(plan: Plan, search: OptunaSearch) -> Iterator[SweepRun]:
         ConfigError: If a bound or a choice of the space is not a valid value, or the metric is unknown.
     """
     for key, space in search.space.items():
-        for value in space if isinstance(space, tuple) else (space.low, space.high):
+        values = space if isinstance(space, tuple) else (space.low, space.high)
+        for value in values:
             make_trial(plan, 0, {key: as_setting(key, value)})
     if search.metric not in (*EVALUATION_QUANTITIES, *METRICS):
         hint = suggest(search.metric, [*EVALUATION_QUANTITIES, *METRICS])
@@ -339,9 +331,8 @@ def _list_cells(file: SweepFile) -> Iterator[Combination]:
         for point, sample in product(grid, _draw_samples(file)):
             varied = {**point, **sample}
             label = _make_label(file, map, algo, name, varied)
-            yield Combination(
-                map, algo, name, {**varied, **variant_settings}, label, variant.preset if variant else None
-            )
+            preset = variant.preset if variant else None
+            yield Combination(map, algo, name, {**varied, **variant_settings}, label, preset)
 
 
 def _draw_samples(file: SweepFile) -> list[dict[str, Leaf]]:

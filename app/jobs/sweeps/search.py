@@ -58,8 +58,11 @@ class Search:
             ConfigError: If Optuna is missing or no storage is set for its study.
         """
         assert plan.file.optuna is not None
-        self._db, self._plan, self._options = db, plan, plan.file.optuna
-        self._jobs, self._token = jobs, token
+        self._db = db
+        self._plan = plan
+        self._options = plan.file.optuna
+        self._jobs = jobs
+        self._token = token
         self._heartbeat_at = time.monotonic()  # the claim wrote one
         self._quantity = find_quantity(self._options.metric)
         config = plan.runs[0].config
@@ -105,16 +108,20 @@ class Search:
     def _update(self, jobs: int, is_last: bool) -> None:
         runs = {str(row.launch_token): row for row in sweep_runs(self._db, self._plan.id)}
         trials = self._study.get_trials(deepcopy=False)
-        n_free = jobs
+        n_active = 0
         for trial in trials:
             if trial.state != self._states.RUNNING:
                 continue
             row = runs.get(trial_key(self._plan.id, trial.number))
             if row is None:
-                n_free -= self._requeue(trial)
-            elif not self._report_run(trial, row, is_last):
-                n_free -= row.live_status in _ACTIVE
-        for number in range(len(trials), min(self._options.trials, len(trials) + max(0, n_free))):
+                is_active = self._requeue(trial)
+            else:
+                has_ended = self._report_run(trial, row, is_last)
+                is_active = not has_ended and row.live_status in _ACTIVE
+            if is_active:
+                n_active += 1
+        n_free = max(0, jobs - n_active)
+        for number in range(len(trials), min(self._options.trials, len(trials) + n_free)):
             self._study.sampler = make_sampler(self._options, number)
             self._queue(self._study.ask())
 
@@ -205,7 +212,8 @@ def open_search(db: Database, sweep_id: str, *, jobs: int) -> Generator[Search]:
         RunStateError: If another process owns the search.
         ConfigError: If Optuna is missing.
     """
-    plan, token = remake_plan(get_sweep(db, sweep_id)), make_token()
+    plan = remake_plan(get_sweep(db, sweep_id))
+    token = make_token()
     ends_at = time.monotonic() + LOST_AFTER_S + HEARTBEAT_S  # the last owner may have been killed just now
     while not retry_transient(db, lambda: claim_search(db, sweep_id, token)):
         if time.monotonic() > ends_at:

@@ -16,7 +16,7 @@ from storage.engine import Database
 
 STORAGE_VARIABLE: Final = "EMTC_OPTUNA"
 MISSING: Final = 'Optuna is missing. Install it with: pip install -e ".[optuna]"'
-NO_PLACE: Final = (
+NO_STORAGE: Final = (
     f"With a database server, Optuna needs a separate database. Set its URL in {STORAGE_VARIABLE}, for example "
     "postgresql+psycopg://me@dbhost/optuna."
 )
@@ -54,7 +54,7 @@ def storage_url(db: Database) -> str:
     if url := os.environ.get(STORAGE_VARIABLE):
         return url
     if db.path is None:
-        raise ConfigError(Fault(hint=NO_PLACE))
+        raise ConfigError(Fault(hint=NO_STORAGE))
     return f"sqlite:///{db.path.with_suffix('.optuna.db')}"
 
 
@@ -69,7 +69,7 @@ def check_storage(url: str) -> None:
     """
     import_optuna()
     if not url.startswith("sqlite") and STORAGE_VARIABLE not in os.environ:
-        raise ConfigError(Fault(hint=NO_PLACE))
+        raise ConfigError(Fault(hint=NO_STORAGE))
 
 
 def open_study(db: Database, sweep_id: str, search: OptunaSearch) -> Study:
@@ -86,7 +86,8 @@ def open_study(db: Database, sweep_id: str, search: OptunaSearch) -> Study:
 def find_study(db: Database, sweep_id: str) -> Study | None:
     """Find the study of a sweep for reading; None if there is none or Optuna is missing."""
     try:
-        optuna, url = import_optuna(), storage_url(db)
+        optuna = import_optuna()
+        url = storage_url(db)
         if STORAGE_VARIABLE not in os.environ and db.path and not db.path.with_suffix(".optuna.db").exists():
             return None
         return optuna.load_study(study_name=study_name(sweep_id), storage=url)

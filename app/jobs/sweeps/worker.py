@@ -9,6 +9,7 @@ signal, its trainers write checkpoints and its runs go back to the queue. The tr
 
 import math
 import socket
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping
@@ -19,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from app.analysis.provenance import library_versions
-from app.jobs.launch import StartedTrainer, check_startable, claim_and_start
+from app.jobs.launch import check_startable, start_trainer
 from app.jobs.resume import examine_checkpoints
 from app.jobs.signals import LEAVE_SIGNAL, STOP_SIGNALS, handle_signals
 from emtc_core.config.resolve import config_from_stored
@@ -121,6 +122,14 @@ class EligibilityCheck:
 
 
 @dataclass(frozen=True)
+class StartedTrainer:
+    """A claimed run and the process that trains it."""
+
+    claim: ClaimedRun
+    process: subprocess.Popen[bytes]
+
+
+@dataclass(frozen=True)
 class EndedRun:
     """Status of a run when its trainer ended."""
 
@@ -188,9 +197,15 @@ class WorkerLoop:
             lowers_priority: The app and the browser run before the trainers.
             env_modules: Modules of environments that trainers may import. Other runs stay in the queue.
         """
-        self._db, self._jobs, self._leave, self._announce = db, jobs, leave, announce
-        self._sweep_id, self._at_most = sweep_id, at_most
-        self._update_search, self._on_progress, self._lowers_priority = update_search, on_progress, lowers_priority
+        self._db = db
+        self._jobs = jobs
+        self._leave = leave
+        self._announce = announce
+        self._sweep_id = sweep_id
+        self._at_most = at_most
+        self._update_search = update_search
+        self._on_progress = on_progress
+        self._lowers_priority = lowers_priority
         self._gpu_share = 1 / max(1, min(jobs, n_runs or jobs))
         self._claimer = RunClaimer(db)
         self._eligibility = EligibilityCheck(db, env_modules=env_modules)
@@ -201,7 +216,7 @@ class WorkerLoop:
         self._last_error: str | None = None
         self._file_missing_at: float | None = None
         self._heartbeat_at = self._reminded_at = -math.inf
-        self.done: list[EndedRun] = []
+        self._ended: list[EndedRun] = []
 
     def run(self, *, once: bool) -> list[EndedRun]:
         """Train runs until a signal arrives or, with `once`, until no run is left to claim.
@@ -225,7 +240,7 @@ class WorkerLoop:
             return False
 
         self._run_until(must_end)
-        return self.done
+        return self._ended
 
     def run_sweep(self, sweep_id: str) -> Sweep:
         """Train the runs of the loop's sweep until all have ended, on this or another machine, or a signal arrives.
@@ -245,8 +260,9 @@ class WorkerLoop:
         def must_end(is_queue_empty: bool) -> bool:
             sweep = read()
             self._on_progress(sweep)
-            left = [run for run in sweep.runs if run.status not in ENDED and run.run_id not in self._rejected_ids]
-            only_rejected = bool(self._rejected_ids) and not left and len(sweep.runs) >= sweep.trials
+            open_ids = {run.run_id for run in sweep.runs if run.status not in ENDED}
+            has_all_trials = len(sweep.runs) >= sweep.trials
+            only_rejected = bool(self._rejected_ids) and open_ids <= self._rejected_ids and has_all_trials
             return not self._trainers and (sweep.has_nothing_to_start or only_rejected)
 
         self._run_until(must_end)
@@ -302,19 +318,20 @@ class WorkerLoop:
         try:
             self._claimer.check_database()
             while len(self._trainers) < self._jobs and not self._leave.is_requested:
-                trainer = claim_and_start(
+                claim = self._claim_run()
+                if claim is None:
+                    return True
+                process = start_trainer(
                     self._db,
-                    self._claim_run,
+                    claim,
                     for_worker=True,
                     gpu_share=self._gpu_share,
                     lowers_priority=self._lowers_priority,
                 )
-                if trainer is None:
-                    return True
-                self._trainers[trainer.run_id] = trainer
-                row = find_run(self._db, trainer.run_id)
-                verb = "resumes" if trainer.claim.resume else "starts"
-                self._announce(f"Run {trainer.run_id} {verb}: {row.name}.")
+                self._trainers[claim.run_id] = StartedTrainer(claim, process)
+                row = find_run(self._db, claim.run_id)
+                verb = "resumes" if claim.resume else "starts"
+                self._announce(f"Run {claim.run_id} {verb}: {row.name}.")
             self._last_error = self._file_missing_at = None
         except StorageError as error:  # a locked database or an unreachable server: try again at the next poll
             self._report_error(str(error))
@@ -333,9 +350,10 @@ class WorkerLoop:
     def _claim_run(self) -> ClaimedRun | None:
         """Claim the next run that this machine can train. Others are left to other machines or marked as failed."""
         while (claim := self._claim_next()) is not None:
-            if message := self._eligibility.reject(claim):
+            rejection = self._eligibility.reject(claim)
+            if rejection is not None:
                 self._rejected_ids.add(claim.run_id)
-                self._announce(message)
+                self._announce(rejection)
             elif self._can_start(claim):
                 return claim
             else:
@@ -367,15 +385,15 @@ class WorkerLoop:
             if trainer.process.poll() is None:
                 continue
             try:
-                retry_transient(self._db, partial(self._give_back, trainer.claim))
+                retry_transient(self._db, partial(self._requeue_or_fail, trainer.claim))
             except StorageError as error:  # a long outage or a deleted run must not end the worker
                 self._report_error(str(error))
                 if is_transient(self._db, error):
                     continue
-            del self._trainers[trainer.run_id]
+            del self._trainers[trainer.claim.run_id]
             self._report_end(trainer.claim)
 
-    def _give_back(self, claim: ClaimedRun) -> None:
+    def _requeue_or_fail(self, claim: ClaimedRun) -> None:
         """Return a run to the queue whose trainer has ended without a message, or mark it as failed.
 
         Raises:
@@ -412,7 +430,7 @@ class WorkerLoop:
         except EmtcError as error:  # the run is deleted, or the database does not answer
             self._announce(str(error))
             return
-        self.done.append(EndedRun(row.id, row.status, row.env_steps))
+        self._ended.append(EndedRun(row.id, row.status, row.env_steps))
         reason = f" {row.error}" if row.error else ""
         self._announce(f"Run {row.id} is {row.status} at step {row.env_steps:,}.{reason}")
 
@@ -423,9 +441,10 @@ class WorkerLoop:
         self._last_error = message
 
 
-def summarize(done: list[EndedRun]) -> str:
+def summarize(ended: list[EndedRun]) -> str:
     """Summarize the runs of a worker in one sentence."""
-    if not done:
+    if not ended:
         return "No run waited for this worker."
-    counts = ", ".join(f"{n} {status}" for status, n in sorted(Counter(run.status for run in done).items()))
-    return f"This worker had {len(done)} run(s): {counts}."
+    n_runs = Counter(run.status for run in ended)
+    counts = ", ".join(f"{n_runs[status]} {status}" for status in sorted(n_runs))
+    return f"This worker had {len(ended)} run(s): {counts}."

@@ -20,7 +20,8 @@ from app.ui.compared import get_bundle_run_names, list_bundle_runs
 from app.ui.page_state import RUNS, Flag
 from app.ui.widgets import run_filters
 from app.ui.widgets.option_widget import OptionWidget
-from storage.queries.run_search import RunFilter
+from storage.queries.run_search import RunFilter, matching_ids, run_names
+from storage.queries.runs import find_run_names
 
 MAX_AUTOMATIC = 1000
 """Number of runs that are compared without a click. Their curves are read within a second."""
@@ -78,7 +79,7 @@ def choose_runs(bar: DeltaGenerator) -> list[str]:
     with bar:
         run_filter = _choose_filter()
         bundles = _choose_bundles(run_filter)
-        names, n_matching = data.run_names(run_filter, MAX_LISTED)
+        names, n_matching = data.cached(run_names, ttl=2)(run_filter, limit=MAX_LISTED)
     with bar if len(RUNS.read()) < 2 else st.container():  # the names of several runs need the whole width
         selected_ids, n_unknown = _select_runs(names | bundles.names, n_matching)
     if n_unknown:
@@ -156,7 +157,7 @@ def _select_runs(listed_names: dict[str, str], n_matching: int) -> tuple[list[st
         Ids of the selected runs, and the number of runs in the URL that do not exist.
     """
     prefixes = [text.lower() for text in RUNS.read()]
-    names = data.names_of(prefixes) | get_bundle_run_names(prefixes)
+    names = data.cached(find_run_names, ttl=5)(prefixes) | get_bundle_run_names(prefixes)
     selected_ids = list(dict.fromkeys(run_id for prefix in prefixes for run_id in names if run_id.startswith(prefix)))
     n_unknown = sum(not any(run_id.startswith(prefix) for run_id in names) for prefix in prefixes)
     key = RUNS.key
@@ -179,7 +180,7 @@ def _select_runs(listed_names: dict[str, str], n_matching: int) -> tuple[list[st
 
 def _list_matching_runs(run_filter: RunFilter, n_matching: int, bundle_note: str) -> list[str]:
     """List all evaluated runs that match, and show their number."""
-    run_ids = data.matching_ids(replace(run_filter, evaluated=True, visibility="drawn"), "-created")
+    run_ids = matching_ids(data.database(), replace(run_filter, evaluated=True, visibility="drawn"), sort="-created")
     n_other = n_matching - len(run_ids)
     note = f" {n_other:,} more have no evaluation yet, or are hidden." if n_other > 0 else ""
     if filters := run_filters.describe(run_filter):

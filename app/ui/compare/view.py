@@ -65,7 +65,7 @@ from app.ui.page_state import RUNS, WINDOW, Choice, Choices
 from app.ui.widgets import canvas, pin, reference_choice, result_table
 from app.ui.widgets.option_widget import OptionWidget
 from emtc_core.errors import ConfigError
-from storage.queries.run_search import RunFilter
+from storage.queries.run_search import RunFilter, run_names
 
 _PAGE: Final = "compare"
 _TABS: Final = ("Win rates", MU_W.title, "Statistics", "Settings that differ", "Published results", "Runs")
@@ -136,7 +136,7 @@ def show(run_ids: list[str]) -> None:
 
 def show_newest() -> None:
     """Draw the curves of the newest runs on Home in a grid, if at least one run was evaluated."""
-    newest = list(data.run_names(RunFilter(visibility="drawn", evaluated=True), _N_NEWEST)[0])
+    newest = list(data.cached(run_names, ttl=2)(RunFilter(visibility="drawn", evaluated=True), limit=_N_NEWEST)[0])
     result = _draw_newest(data.database_url(), tuple(newest))
     if result is None:
         return

@@ -12,7 +12,7 @@ from app.ui.home import import_bundle, run_columns, run_table
 from emtc_core.errors import EmtcError
 from storage.bundles.bundle_cache import Bundle, remove_bundle
 from storage.guards import shorten
-from storage.queries.run_search import RunFilter
+from storage.queries.run_search import RunFilter, run_page
 
 MAX_ROWS: Final = 200
 _NEW: Final = "bundle_new"
@@ -67,7 +67,7 @@ def describe_file(bundle: Bundle) -> str:
 
 def _show_bundle(bundle: Bundle) -> None:
     try:
-        page = data.run_page(RunFilter(visibility="all"), sort="-created", limit=MAX_ROWS, url=bundle.url)
+        page = run_page(data.open_url(bundle.url), RunFilter(visibility="all"), sort="-created", limit=MAX_ROWS)
     except EmtcError as exc:
         st.markdown(f"**{escape_markdown(bundle.name)}**")
         messages.error(exc)

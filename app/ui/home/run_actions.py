@@ -12,12 +12,12 @@ import streamlit as st
 from app.analysis.format import escape_markdown, format_count, format_run_count
 from app.jobs import resume
 from app.jobs.resume import BulkResult, resume_runs, stop_runs
-from app.ui import data, messages, view
+from app.ui import data, messages, run_data, view
 from app.ui.home import selection
-from app.ui.page_state import RUNS, set_to_stored
-from app.ui.widgets import run_picker
+from app.ui.page_state import RUNS
+from app.ui.widgets import config_form, run_picker
 from emtc_core.errors import EmtcError
-from storage.queries.run_search import RunFilter
+from storage.queries.run_search import RunFilter, list_filter_options, matching_ids, runs_by_id
 from storage.runs.labels import LONGEST_NOTE, VisibilityAction, edit_run, note_runs, set_visibility, tag_runs
 from storage.runs.removal import count_contents_of_runs, count_run_contents
 from storage.runs.status import Action, allows
@@ -49,7 +49,7 @@ def show(ids: Sequence[str], run_filter: RunFilter, sort: str, total: int) -> No
     if not ids:
         st.caption("Select rows to open, compare, tag, hide, archive, stop, resume or delete runs.")
         return
-    rows = data.rows_of(data.runs_by_id(_select_scope(ids, run_filter, sort, total)))
+    rows = data.rows_of(runs_by_id(data.database(), _select_scope(ids, run_filter, sort, total)))
     if not rows:
         return
     with st.container():
@@ -73,14 +73,14 @@ def _show_outcome() -> None:
 def _select_scope(ids: Sequence[str], run_filter: RunFilter, sort: str, total: int) -> list[str]:
     """Draw the number of selected runs and a checkbox that selects all matching runs; return the selected ids."""
     with st.container(horizontal=True, vertical_alignment="center"):
-        place = st.empty()
+        count = st.empty()
         select_all = total > len(ids) and st.checkbox(
             f"Select all {total:,} matching runs",
             key=f"every-{selection.table_key()}",
             help="Also selects the runs on other pages of the table.",
         )
-    selected = data.matching_ids(run_filter, sort) if select_all else list(ids)
-    place.markdown(f"**{format_run_count(len(selected))} selected**")
+    selected = matching_ids(data.database(), run_filter, sort=sort) if select_all else list(ids)
+    count.markdown(f"**{format_run_count(len(selected))} selected**")
     return selected
 
 
@@ -89,7 +89,7 @@ def _show_run(run: dict[str, Any]) -> None:
     run_id = str(run["id"])
     with st.container(horizontal=True, vertical_alignment="center"):
         run_picker.links(run_id, str(run["name"]))
-    run_picker.show_gate(data.gate_states([(run_id, str(run["status"]), int(run["env_steps"]))]).get(run_id))
+    run_picker.show_gate(run_data.get_gate_verdict(run_id, str(run["status"])).gate)
     if run["status"] in ("failed", "lost") and run["error"]:
         st.error(escape_markdown(str(run["error"])))
     if run["status"] == "lost":
@@ -177,17 +177,27 @@ def _describe(verb: str, result: BulkResult) -> str:
 def _show_visibility_button(
     rows: Sequence[dict[str, Any]],
     column: str,
-    put: tuple[VisibilityAction, str, str],
-    restore: tuple[VisibilityAction, str, str],
+    do: tuple[VisibilityAction, str, str],
+    undo: tuple[VisibilityAction, str, str],
 ) -> None:
-    """Draw the button that hides or archives runs; if all of them are hidden or archived, the button that undoes it."""
-    put_ids = [str(row["id"]) for row in rows if _is_null(row[column])]
-    restore_ids = [str(row["id"]) for row in rows if not _is_null(row[column])]
-    (action, label, icon), ids = (put, put_ids) if put_ids else (restore, restore_ids)
+    """Draw the button that hides or archives runs; if all of them are hidden or archived, the button that undoes it.
+
+    Args:
+        rows: The runs.
+        column: Column with the time at which a run was hidden or archived.
+        do: Action, label and icon of the button that hides or archives.
+        undo: Action, label and icon of the button that undoes it.
+    """
+    ids = [str(row["id"]) for row in rows if _is_null(row[column])]
+    action, label, icon = do
+    if not ids:
+        ids = [str(row["id"]) for row in rows]
+        action, label, icon = undo
     _show_button(action, label, icon, ids, lambda: _set_visibility(ids, action))
 
 
 def _is_null(value: object) -> bool:
+    """Return whether a value is None, NaN or NaT. The last two are not equal to themselves."""
     return value is None or value != value
 
 
@@ -200,7 +210,7 @@ def _set_visibility(ids: Sequence[str], action: VisibilityAction) -> str:
 def _show_tag_form(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:
     tags_of_runs = sorted({str(tag) for row in rows for tag in row["tags"]})
     with st.form("tag-form", border=False, clear_on_submit=True):
-        all_tags = data.run_choices("all").tags
+        all_tags = data.cached(list_filter_options, ttl=5)("all").tags
         st.multiselect("Add", all_tags, key="tag-add", accept_new_options=True, placeholder="Select or type a tag")
         st.multiselect("Remove", tags_of_runs, key="tag-remove", placeholder="Select a tag")
         st.form_submit_button(
@@ -218,7 +228,7 @@ def _show_note_form(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:
     run = rows[0] if len(rows) == 1 else None
     suffix = ids[0] if run else "many"
     if run:
-        set_to_stored({f"name-{suffix}": str(run["name"]), f"note-{suffix}": str(run["notes"])})
+        config_form.set_to_stored({f"name-{suffix}": str(run["name"]), f"note-{suffix}": str(run["notes"])})
         st.text_input("Name", key=f"name-{suffix}", max_chars=200, persist_state="session")
     label = "Note" if run else "Line to append to each note"
     st.text_area(label, key=f"note-{suffix}", max_chars=LONGEST_NOTE, persist_state="session")

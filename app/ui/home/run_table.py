@@ -16,7 +16,8 @@ from app.ui.home.run_columns import COLUMN_ORDER, SORT_LABELS, column_config
 from app.ui.page_state import Choice, Flag, Integer
 from app.ui.widgets import box, run_filters
 from emtc_core.config.base import IMPORTED
-from storage.queries.run_search import RunFilter, RunPage
+from storage.queries.curves import win_rate_sparklines
+from storage.queries.run_search import RunFilter, RunPage, list_filter_options, run_page, runs_by_id
 from storage.runs.rows import PRUNED, shown_status
 
 ROWS: Final = 50
@@ -44,7 +45,7 @@ _GATE_LABELS: Final = {"active": "● active", "idle": "○ idle"}
 
 def show() -> None:
     """Draw the table, refreshed every 2 s while a run is active and every 5 s otherwise."""
-    is_active = not set(data.run_choices().statuses) <= ENDED_STATUSES
+    is_active = not set(data.cached(list_filter_options, ttl=5)().statuses) <= ENDED_STATUSES
     st.fragment(_show_table, run_every=2 if is_active else 5)()
 
 
@@ -105,7 +106,8 @@ def _select_filter() -> tuple[RunFilter, str]:
     run_filter = RunFilter(text=text, visibility=visibility)
     if filters.is_opened or n_filters:  # its six lists are slow to draw, so a closed box without a filter is empty
         with filters.container:
-            statuses = run_filters.statuses(data.run_choices(visibility).statuses, _go_to_first_page)
+            counts = data.cached(list_filter_options, ttl=5)(visibility).statuses
+            statuses = run_filters.statuses(counts, _go_to_first_page)
             run_filter = run_filters.lists(replace(run_filter, statuses=statuses), _go_to_first_page)
     return run_filter, f"-{column}" if column and is_descending else column or ""
 
@@ -117,11 +119,11 @@ def _go_to_first_page() -> None:
 def _read_page(run_filter: RunFilter, sort: str) -> RunPage:
     """Read the selected page of the table; the last page if the number is too large."""
     number = _PAGE_NUMBER.read() or 1
-    page = data.run_page(run_filter, sort=sort, limit=ROWS, offset=(number - 1) * ROWS)
+    page = data.cached(run_page, ttl=1)(run_filter, sort=sort, limit=ROWS, offset=(number - 1) * ROWS)
     last = max(1, -(-page.total // ROWS))
     if number > last:
         number = _PAGE_NUMBER.read_page(last)
-        return data.run_page(run_filter, sort=sort, limit=ROWS, offset=(number - 1) * ROWS)
+        return data.cached(run_page, ttl=1)(run_filter, sort=sort, limit=ROWS, offset=(number - 1) * ROWS)
     return page
 
 
@@ -142,7 +144,7 @@ def _keep_selected_rows(page: RunPage, run_filter: RunFilter, sort: str) -> tupl
     view = repr((run_filter, sort, _PAGE_NUMBER.read()))
     if selection.get_selected_rows():
         ids = selection.get_listed_ids(view)
-        frame = data.runs_by_id(ids)
+        frame = runs_by_id(data.database(), ids)
         if ids and len(frame) == len(ids):
             return ids, frame
         selection.clear_selection()
@@ -153,7 +155,7 @@ def _keep_selected_rows(page: RunPage, run_filter: RunFilter, sort: str) -> tupl
 
 def _draw_table(frame: pd.DataFrame) -> Sequence[int]:
     """Draw the table and return the selected row numbers."""
-    curves = data.win_rate_sparklines(tuple(frame["id"]))
+    curves = data.cached(win_rate_sparklines, ttl=5)(frame["id"].tolist())
     table = st.dataframe(
         make_rows(frame).assign(curve=[curves.get(run_id) for run_id in frame["id"]]),
         key=selection.table_key(),

@@ -7,7 +7,7 @@ import streamlit as st
 from app.analysis.format import escape_markdown
 from app.jobs import launch_request
 from app.jobs.launch_request import Request
-from app.ui.launch import address
+from app.ui.launch import fields
 from emtc_core.config.run import RunConfig
 from emtc_core.config.values import format_argument
 from emtc_core.envs.registry import describe_env, is_external
@@ -49,12 +49,12 @@ def choose(
         with left:
             st.radio(
                 "Success", list(_RULES), format_func=_RULES.__getitem__, horizontal=True, help=f"`--set {SUCCESS}=…`",
-                **address.bind(SUCCESS, f"success-{config.env.map}", rule, default=default_rule),
+                **fields.bind(SUCCESS, f"success-{config.env.map}", rule, default=default_rule),
             )  # fmt: skip
         if rule == _BY_RETURN:
             with right:
                 answer[THRESHOLD] = _choose_threshold(texts, request, config)
-    if not answer.get(THRESHOLD, "-"):
+    if rule == _BY_RETURN and not answer[THRESHOLD]:
         return None, KEYS
     return launch_request.check_request({**texts, **answer}, maps).config, KEYS
 
@@ -67,9 +67,9 @@ def _choose_threshold(texts: Mapping[str, str], request: Request, config: RunCon
         "Success threshold [env return]", placeholder="Type a return",
         help="Undiscounted sum of the team's rewards over an episode, in the environment's unit, before "
         f"train.reward_scale.  \n`--set {THRESHOLD}=…`",
-        **address.bind(THRESHOLD, f"threshold-{config.env.map}", text, default=default),
+        **fields.bind(THRESHOLD, f"threshold-{config.env.map}", text, default=default),
     )  # fmt: skip
-    address.mark(request.faults, THRESHOLD)
+    fields.show_fault(request.faults, THRESHOLD)
     if not text:
         st.info("Type the smallest episode return that counts as a success.", icon=":material/edit:")
     return text

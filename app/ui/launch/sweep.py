@@ -7,14 +7,16 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count, format_duration, format_run_count, format_size
 from app.analysis.settings import name_algo
+from app.jobs.launch import describe_speed
 from app.jobs.launch_request import ALGO, ALSO, Request
 from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, estimate_cost, start_in_background
 from app.jobs.sweeps.plan import Plan, plan_algorithms
 from app.ui import data, messages
-from app.ui.launch import address
+from app.ui.launch import fields
 from app.ui.page_state import SWEEP
 from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.errors import EmtcError
+from storage.files import describe_files_folder
 
 _HELP = "Trains these algorithms too, with the same settings and seeds. The runs form a sweep and are queued."
 
@@ -22,9 +24,9 @@ _HELP = "Trains these algorithms too, with the same settings and seeds. The runs
 def choose_algos(request: Request) -> None:
     """Draw the choice of further algorithms."""
     options = [algo for algo in list_algos() if algo != request.choices[ALGO]]
-    bound = address.bind(ALSO, "also", list(request.other_algos), write=lambda algos: ",".join(algos))
+    bound = fields.bind(ALSO, "also", list(request.other_algos), write=lambda algos: ",".join(algos))
     st.multiselect("Compare with", options, format_func=name_algo, placeholder="none", help=_HELP, **bound)
-    address.mark(request.faults, ALSO)
+    fields.show_fault(request.faults, ALSO)
 
 
 def make_plan(config: RunConfig, request: Request, name: str) -> Plan:
@@ -38,29 +40,30 @@ def make_plan(config: RunConfig, request: Request, name: str) -> Plan:
     return plan
 
 
-def show_cost(plan: Plan) -> str:
-    """Draw the expected cost of all runs; return the source of the assumed speed."""
+def show_start(plan: Plan) -> None:
+    """Draw the expected cost of all runs, and the button that starts them."""
     jobs = default_jobs(plan)
     seconds, disk_bytes, basis = estimate_cost(data.database(), plan, jobs=jobs)
     at_once = f"{jobs} at once, one for each core of this machine" if jobs > 1 else "one after the other"
-    for label, value, help_text in (
-        ("Expected duration, all", f"≈ {format_duration(seconds)}", f"{basis}; {at_once}"),
-        ("Expected disk use, all", f"≈ {format_size(disk_bytes)}", "With all snapshots of the memory"),
-        ("Runs", format_count(len(plan.runs)), f"A sweep: {at_once}."),
-    ):
-        st.metric(label, value, help=escape_markdown(help_text), width="content")
-    return basis
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="launch_cost"):
+        for label, value, help_text in (
+            ("Expected duration, all", f"≈ {format_duration(seconds)}", f"{basis}; {at_once}"),
+            ("Expected disk use, all", f"≈ {format_size(disk_bytes)}", "With all snapshots of the memory"),
+            ("Runs", format_count(len(plan.runs)), f"A sweep: {at_once}."),
+        ):
+            st.metric(label, value, help=escape_markdown(help_text), width="content")
+        is_pressed = st.button(
+            f"Start a sweep of {format_run_count(len(plan.runs))}", type="primary", icon=":material/rocket_launch:",
+            key="start", disabled=not messages.may_act(),
+        )  # fmt: skip
+    st.caption(escape_markdown(f"{describe_speed(basis)} {describe_files_folder(data.database())}"))
+    if is_pressed and messages.may_act():
+        _start(plan, jobs)
 
 
-def make_button_label(plan: Plan) -> str:
-    """Write the label of the button that starts the sweep."""
-    return f"Start a sweep of {format_run_count(len(plan.runs))}"
-
-
-def start(plan: Plan) -> None:
+def _start(plan: Plan, jobs: int) -> None:
     """Queue the runs, start them in the background, and open the sweep."""
     try:
-        jobs = default_jobs(plan)
         create_sweep(data.database(), plan, jobs=jobs)
         start_in_background(data.database(), plan.id, jobs=jobs)
     except EmtcError as exc:

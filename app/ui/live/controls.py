@@ -15,15 +15,15 @@ from app.analysis.format import add_utc, escape_markdown, format_count, format_d
 from app.figures.theme import ENDED_STATUSES
 from app.jobs.launch import find_trainer, kill_run
 from app.jobs.questions import describe
-from app.jobs.resume import ENOUGH_CHECKPOINTS, CheckpointStatus, restart_run, resume_run
-from app.ui import data, messages, run_data, view
+from app.jobs.resume import ENOUGH_CHECKPOINTS, CheckpointStatus, examine_checkpoints, restart_run, resume_run
+from app.ui import data, messages, view
 from app.ui.page_state import PLAY, RUN
 from app.ui.widgets import box, config_form
 from emtc_core.checkpoint_file import FIRST_STEP
 from emtc_core.control import Command, QuestionKind
 from emtc_core.errors import EmtcError
 from storage.queries.runs import list_resumes
-from storage.runs.control import command_log, send_command, stop_run
+from storage.runs.control import command_log, list_evaluation_requests, send_command, stop_run
 from storage.runs.rows import RunRow, imported_label
 from storage.runs.status import allows
 
@@ -60,7 +60,7 @@ def show_warnings(run: RunRow) -> None:
     """Draw a warning if the checkpoints of a run cannot be read, and one for each damaged checkpoint."""
     if not _has_checkpoints(run):
         return
-    status = run_data.checkpoint_status(run)
+    status = examine_checkpoints(data.database(), run)
     if status.refusal:
         st.warning(escape_markdown(status.refusal), icon=":material/cloud_off:")
         return
@@ -76,7 +76,7 @@ def _describe_files(run: RunRow) -> str:
     """Describe the checkpoints of a run that is not finished, or that an imported run has none."""
     if (label := imported_label(run.config)) is not None:
         return f"Imported ({label}): trained by another program. It has no checkpoint."
-    if not _has_checkpoints(run) or (status := run_data.checkpoint_status(run)).refusal:
+    if not _has_checkpoints(run) or (status := examine_checkpoints(data.database(), run)).refusal:
         return ""
     interval = run.config.get("checkpoint", {}).get("interval")
     text = describe_checkpoints(
@@ -189,7 +189,7 @@ def show_requests(run: RunRow, *, limit: int = 5) -> None:
     The link is Markdown, because a page link in a fragment loses its query parameters at the next automatic rerun. It
     is relative, because the app may be served below a path.
     """
-    for request in data.evaluation_requests(run, limit=limit):
+    for request in list_evaluation_requests(data.database(), run, limit):
         link = ""
         if request.answer is not None:
             play = f"{request.answer.env_step}-{request.answer.playback}"
@@ -242,7 +242,7 @@ def describe_command(command: str, requested_at: datetime, acknowledged_at: date
 
 def _show_resume_button(run: RunRow) -> str:
     """Offer to resume from a checkpoint, or else to restart as a new run. Return which rows are replaced."""
-    status = run_data.checkpoint_status(run)
+    status = examine_checkpoints(data.database(), run)
     if not status.can_resume:
         button_type = "secondary" if status.refusal else "primary"  # after a refusal, a resume may be possible later
         if st.button("Start again from step 0", icon=":material/restart_alt:", type=button_type, key="start-again"):

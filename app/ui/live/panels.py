@@ -36,8 +36,9 @@ from app.ui.run_data import LiveCurves
 from app.ui.widgets import canvas, files, pin, run_header
 from app.ui.widgets.option_widget import OptionWidget
 from emtc_core.errors import ConfigError
-from storage.queries.run_search import RunFilter
-from storage.runs.rows import RunRow
+from storage.queries.run_search import RunFilter, run_names
+from storage.queries.runs import find_run_names, run_configs
+from storage.runs.rows import RunRow, find_run
 
 CHARTS = "live_charts"
 REFERENCES = Choices("ref", "live")
@@ -80,7 +81,7 @@ def show(run: RunRow) -> None:
     curves = _get_curves(run.id)
     if not st.session_state.get("live_paused"):
         curves.refresh()
-    curves.observe(run)
+    curves.record_progress(run)
     st.session_state["live_drawn"] = curves.version  # the charts below are drawn in this script run
     st.session_state["live_waiting"] = 0
     st.fragment(_status, run_every=None if has_ended else TICK_S)(run.id)
@@ -94,7 +95,7 @@ def _get_curves(run_id: str) -> LiveCurves:
 
 def _status(run_id: str) -> None:
     with messages.guarded(), data.use_one_snapshot():  # over a network, each separate read takes four round trips
-        run = data.get_run(run_id)
+        run = find_run(data.database(), run_id)
         run_header.rerun_if_status_changed(run)
         curves = _get_curves(run_id)
         with st.container(gap="xsmall"):
@@ -116,11 +117,13 @@ def _show_messages(run: RunRow) -> None:
     _problems(run)
     controls.show_warnings(run)
     controls.offer_kill(run)
-    gate = None if is_gate_off(run.config) else data.gate_state(run)
-    if gate is not None:
-        st.caption(escape_markdown(gate.sentence))
-    if (reason := data.idle_incentive(run)) and reason not in (gate.sentence if gate else ""):
-        st.caption(f":material/flag: {escape_markdown(reason)}")
+    verdict = run_data.get_gate_verdict(run.id, run.live_status)
+    gate_sentence = ""
+    if verdict.gate is not None and not is_gate_off(run.config):
+        gate_sentence = verdict.gate.sentence
+        st.caption(escape_markdown(gate_sentence))
+    if verdict.no_incentive_reason and verdict.no_incentive_reason not in gate_sentence:
+        st.caption(f":material/flag: {escape_markdown(verdict.no_incentive_reason)}")
 
 
 def _update_charts(curves: LiveCurves) -> None:
@@ -153,7 +156,7 @@ def _charts(run: RunRow) -> None:
     curves = _get_curves(run.id)
     st.session_state["live_drawn"] = curves.version
     st.session_state["live_waiting"] = 0
-    if not curves.rows and not curves.has_episodes:
+    if not curves.n_rows and not curves.has_episodes:
         messages.empty(
             "No point has been recorded yet.",
             "The first one follows the first training round, usually within ten seconds. This page updates "
@@ -161,7 +164,7 @@ def _charts(run: RunRow) -> None:
         )
         return
     with messages.guarded(), data.use_one_snapshot():
-        marks = tuple(Mark(step, "resumed") for step in curves.resume_steps())
+        marks = tuple(Mark(step, "resumed") for step in curves.list_resume_steps())
         name, x = _read_x_axis(run)
         axis: dict[str, Any] = {"x_axis": name} if x is not ENV_STEPS else {}
         recorded = replace(_get_run_data(run, curves, marks), x=x)
@@ -222,9 +225,9 @@ def _rank(cell: _Cell) -> int:
 def _metric_charts(
     run: RunRow, curves: LiveCurves, recorded: RunData, place: canvas.Place, axis: dict[str, Any]
 ) -> None:
-    available = curves.metric_list()
+    available = curves.list_metrics()
     names = METRICS.draw(available, default=[name for name in FIRST_METRICS if name in available])
-    curves.follow(names)
+    curves.add_metrics(names)
     if names:
         recorded = replace(recorded, metrics=curves.metrics)
         values = {"metrics": tuple(names)}
@@ -238,12 +241,12 @@ def _list_references(run_id: str) -> list[str]:
     selected = REFERENCES.read()
     if not selected:
         return []
-    existing = data.existing_runs(selected)
+    existing = data.cached(run_configs, ttl=2)(selected)
     references = [other_id for other_id in selected if other_id in existing and other_id != run_id]
     return references[:MAX_REFERENCE_RUNS]
 
 
-@data.cached(st.cache_resource, ttl=5)
+@st.cache_resource(ttl=5, max_entries=data.MAX_ENTRIES, show_spinner=False)
 def _draw_reference(
     url: str, run_id: str, figure: str, values: tuple[tuple[str, Any], ...]
 ) -> tuple[str, Chart] | None:
@@ -252,7 +255,7 @@ def _draw_reference(
     Returns:
         The run's name in the legend, and the chart.
     """
-    run, kind = data.get_run(run_id), find_figure(figure)
+    run, kind = find_run(data.database(), run_id), find_figure(figure)
     try:
         chart = kind.make(data.database(), [run], kind.options.read(dict(values)))
     except ConfigError:
@@ -262,16 +265,20 @@ def _draw_reference(
 
 def _add_references_to(cell: _Cell, run_id: str) -> _Cell:
     values = tuple(cell.values.items())
-    references = (_draw_reference(other_id, cell.chart.name, values) for other_id in _list_references(run_id))
-    others = dict(reference for reference in references if reference is not None)
-    return replace(cell, chart=add_reference_runs(cell.chart, others))
+    charts: dict[str, Chart] = {}
+    for other_id in _list_references(run_id):
+        reference = _draw_reference(data.database_url(), other_id, cell.chart.name, values)
+        if reference is not None:
+            name, chart = reference
+            charts[name] = chart
+    return replace(cell, chart=add_reference_runs(cell.chart, charts))
 
 
 def _choose_references_and_axis(run: RunRow) -> None:
     help_text = "Adds the main lines of other runs to all charts, dotted. Sets the x axis of all charts"
     with st.popover("Overlay runs, x axis", type="tertiary", icon=":material/stacked_line_chart:", help=help_text):
-        names, _ = data.run_names(RunFilter())
-        names = names | data.names_of(_list_references(run.id))
+        names, _ = data.cached(run_names, ttl=2)(RunFilter())
+        names = names | data.cached(find_run_names, ttl=5)(_list_references(run.id))
         names.pop(run.id, None)
         st.multiselect(
             "Runs", **REFERENCES.bind(list(names), lambda run_id: f"{names.get(run_id, '')} · {run_id}"),
@@ -322,7 +329,7 @@ def _shorten_texts(chart: Chart) -> Chart:
 
 def _log(run_id: str) -> None:
     with st.expander("Trainer log", icon=":material/terminal:"):
-        text = run_data.log_tail(run_id)
+        text = run_data.read_log_tail(run_id)
         if text:
             st.code(text, language=None, height=280)
         else:

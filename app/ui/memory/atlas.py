@@ -94,7 +94,7 @@ def show(
     color_limits: Mapping[str, tuple[float, float]],
     *,
     identity: MapIdentity,
-    plane: str,
+    coordinates_key: str,
     view: MapView,
     alt: str,
     is_sample: bool,
@@ -106,7 +106,7 @@ def show(
         points: Coordinates [M, 2] of the nodes, in the snapshot's order.
         color_limits: Values at the ends of each quantity's color scale.
         identity: The map's channel and what it shares with other maps.
-        plane: Key of the coordinates.
+        coordinates_key: A text that identifies the coordinates.
         view: The first view.
         alt: Text alternative of the picture.
         is_sample: Whether the nodes are a sample of the memory.
@@ -126,8 +126,8 @@ def show(
     meta = {
         "n": len(coordinates),
         "isSample": is_sample,
-        "x": publish(f"x-{plane}", coordinates[:, 0]),
-        "y": publish(f"y-{plane}", coordinates[:, 1]),
+        "x": publish(f"x-{coordinates_key}", coordinates[:, 0]),
+        "y": publish(f"y-{coordinates_key}", coordinates[:, 1]),
         "xLabel": points.x_label,
         "yLabel": points.y_label,
         "columns": column_data,

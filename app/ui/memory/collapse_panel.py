@@ -12,24 +12,30 @@ from app.ui import memory_data, messages
 from app.ui.memory.snapshot_map import FIRST, SECOND, MemoryMap
 from app.ui.page_state import Flag
 
-_OPEN = {side: Flag(f"{side.prefix}collapse", "memory") for side in (FIRST, SECOND)}
+_IS_OPEN = {side: Flag(f"{side.prefix}collapse", "memory") for side in (FIRST, SECOND)}
 
 
 @st.fragment
 def show(memory_map: MemoryMap) -> None:
     """Draw the numbers. They are computed only while the box is open."""
-    box = st.expander(
-        "Has this embedding collapsed?", icon=":material/compress:", **_OPEN[memory_map.choice.side].bind()
-    )  # fmt: skip
+    bound = _IS_OPEN[memory_map.choice.side].bind()
+    box = st.expander("Has this embedding collapsed?", icon=":material/compress:", **bound)
     if not box.open:
         return
     with box, messages.guarded():
+        url = memory_map.choice.key.url
         result = memory_data.get_collapse(
-            memory_map.embedded, memory_map.embedding, memory_map.run.config.get("memory", {})
+            url,
+            memory_map.embedding_key,
+            memory_map.embedded,
+            delta=memory_map.delta,
+            delta_space=memory_map.delta_space,
+        )
+        layout_numbers = memory_data.get_layout_quality(
+            url, memory_map.coordinates_key, memory_map.embedded, memory_map.coordinates
         )
         st.markdown(f"**{escape_markdown(result.verdict)}**")
-        layout = memory_data.get_layout_quality(memory_map.embedded, memory_map.coordinates, memory_map.plane)
-        st.dataframe(tabulate_collapse([*result.numbers, *layout]), hide_index=True, height="content")
+        st.dataframe(tabulate_collapse([*result.numbers, *layout_numbers]), hide_index=True, height="content")
         rule = f"Yes: the whole interval of R² is below {USELESS:g}. No: above {USEFUL:g}."
         if result.sample:
             rule = (

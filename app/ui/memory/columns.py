@@ -10,8 +10,7 @@ from streamlit.runtime import get_instance
 
 from app.analysis.selection import NODE_QUANTITIES, compute_node_values
 from app.figures.kinds.maps import compute_color_limits
-from app.ui import data
-from storage.queries.memory import Snapshot
+from app.ui.memory_data import SnapshotKey, get_snapshot
 
 Column = NDArray[np.float32] | NDArray[np.int32]
 _DTYPES = {"float32": "f4", "int32": "i4"}
@@ -29,9 +28,10 @@ class Columns:
     """Values at the ends of the color scale. One percent of the nodes may be beyond each end."""
 
 
-@data.cached(st.cache_resource, max_entries=6, hash_funcs={Snapshot: lambda snapshot: snapshot.id})
-def make_columns(url: str, snapshot: Snapshot, stamp: str) -> Columns:
+@st.cache_resource(max_entries=6, show_spinner=False)
+def make_columns(key: SnapshotKey) -> Columns:
     """Compute the columns of a snapshot. The result is cached."""
+    snapshot = get_snapshot(key)
     order = np.random.default_rng(0).permutation(snapshot.size)
     quantities = {key: compute_node_values(snapshot, key)[order] for key in NODE_QUANTITIES}
     limits = {key: compute_color_limits(values, NODE_QUANTITIES[key]) for key, values in quantities.items()}

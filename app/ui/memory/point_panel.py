@@ -18,17 +18,18 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.episodes import draw_scene
 from app.analysis.format import escape_markdown, format_count, format_number
+from app.analysis.neighborhoods import find_nearest
 from app.analysis.selection import NODE_QUANTITIES
 from app.figures.named.trajectories import Episode, TrajectoryOptions
 from app.figures.registry import draw_chart
-from app.ui import memory_data, messages, view
+from app.ui import data, memory_data, messages, view
 from app.ui.memory import atlas, snapshot_map, traces
 from app.ui.memory.snapshot_map import FIRST, SECOND, MemoryMap
 from app.ui.page_state import EPISODE, MARK, POINT, RUN, START, Choice, Flag
 from app.ui.widgets import canvas, pin
 from emtc_core.errors import DataRemovedError, EmtcError
 from storage.queries.episodes import Trajectory
-from storage.queries.memory import NodeDetail, Snapshot
+from storage.queries.memory import NodeDetail, Snapshot, get_node
 from storage.runs.rows import RunRow
 
 MAP = Choice("map", "memory")
@@ -120,7 +121,7 @@ def _choose_slot() -> int | None:
 
 
 def _select_outlier(memory_map: MemoryMap) -> None:
-    outlier = memory_data.get_outlier(memory_map.snapshot.id, memory_map.choice.stamp)
+    outlier = memory_data.get_outlier(memory_map.choice.key)
     if outlier is not None:
         MAP.write(memory_map.choice.side.prefix or None)
         POINT.write(outlier.slot)
@@ -172,7 +173,7 @@ def _show_node(memory_map: MemoryMap, slot: int | None, bar: DeltaGenerator) -> 
         messages.empty("No memory is selected.", "Click a point of the map, or type a memory id.")
         return None
     try:
-        detail = memory_data.get_node(memory_map.snapshot, slot)
+        detail = get_node(data.database(), memory_map.snapshot, slot)
     except DataRemovedError as exc:
         _show_values(memory_map.snapshot, slot)
         messages.error(exc)
@@ -274,8 +275,10 @@ def _find_nearest(memory_map: MemoryMap, slot: int) -> tuple[NDArray[np.int64], 
     row = memory_map.snapshot.row_of(slot)
     if row is None:
         return np.empty(0, np.int64), np.empty(0)
-    memory_config = memory_map.run.config.get("memory", {})
-    return memory_data.list_nearest(memory_map.embedded, memory_map.embedding, memory_config, row, NEAREST)
+    embedding = memory_data.get_compared_embedding(
+        memory_map.choice.key.url, memory_map.embedding_key, memory_map.embedded, delta_space=memory_map.delta_space
+    )
+    return find_nearest(embedding, row, NEAREST)
 
 
 def _show_replay(memory_map: MemoryMap, detail: NodeDetail, other: Trajectory | None) -> None:

@@ -21,9 +21,8 @@ from app.ui.memory.snapshot_map import MemoryMap
 from app.ui.page_state import Flag
 from app.ui.widgets import canvas, files, pin
 from app.ui.widgets.result_table import number_columns
-from storage.runs.rows import RunRow
 
-_AGREEMENT = Flag("agreement", "memory")
+_IS_AGREEMENT_OPEN = Flag("agreement", "memory")
 LISTED = 1000
 """Maximum number of nodes in the list on the page. The downloaded files contain all nodes."""
 
@@ -41,10 +40,11 @@ def show(memory_map: MemoryMap, side_panel: DeltaGenerator | None = None) -> Non
         channel=memory_map.choice.side.channel,
     )
     selection = snapshot_map.read_selection()
-    run, is_selected = memory_map.run, selection.mask(memory_map.snapshot, memory_map.coordinates)
-    _show_export(run, memory_map, is_selected)
-    if text := describe_whole(memory_map.snapshot):
-        st.caption(escape_markdown(text))
+    is_selected = selection.mask(memory_map.snapshot, memory_map.coordinates)
+    _show_export(memory_map, is_selected)
+    sample_note = describe_whole(memory_map.snapshot)
+    if sample_note:
+        st.caption(escape_markdown(sample_note))
     if not selection:
         if side_panel is not None:
             side_panel.empty()
@@ -52,49 +52,61 @@ def show(memory_map: MemoryMap, side_panel: DeltaGenerator | None = None) -> Non
             "Select a region with *Lasso*, *Box* or *Select view*, or a range of values with *Filter*. Then a table "
             "compares the selected nodes with the others."
         )
-        what_if_panel.show(run, memory_map.snapshot, None)
+        what_if_panel.show(memory_map.choice)
         return
     with st.container() if side_panel is None else side_panel.container():
-        _show_selection(run, memory_map, selection, is_selected)
-    what_if_panel.show(run, memory_map.snapshot, np.flatnonzero(is_selected), facts=memory_map.facts)
+        _show_selection(memory_map, selection, is_selected)
+    what_if_panel.show(memory_map.choice, np.flatnonzero(is_selected), pinned_values=memory_map.pinned_values)
 
 
-def _show_export(run: RunRow, memory_map: MemoryMap, is_selected: NDArray[np.bool_]) -> None:
+def _show_export(memory_map: MemoryMap, is_selected: NDArray[np.bool_]) -> None:
     """Offer the map as a file and as an entry of the notebook."""
+    run = memory_map.run
     figure = snapshot_map.make_figure(memory_map, is_selected)
-    facts = memory_map.facts | {
+    pinned_values = memory_map.pinned_values | {
         "color": figure.quantity.key, "scale": list(figure.scale), "drawn": snapshot_map.MAX_NODES_IN_FILE
     }  # fmt: skip
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(escape_markdown(figure.caption.split(". ")[0]))
         stem = f"{run.id}-{memory_map.snapshot.env_step}"
-        pin.show_with_export(figure, key="atlas", stem=stem, page="memory", run=run, facts=facts)
+        pin.show_with_export(figure, key="atlas", stem=stem, page="memory", run=run, facts=pinned_values)
 
 
-def _show_selection(
-    run: RunRow, memory_map: MemoryMap, selection: NodeSelection, is_selected: NDArray[np.bool_]
-) -> None:
-    snapshot, is_placed, rows = memory_map.snapshot, has_place(memory_map.coordinates), np.flatnonzero(is_selected)
-    nodes = "nodes" if snapshot.whole is None else "nodes of the sample"
-    st.markdown(f"##### {format_count(len(rows))} of {format_count(int(is_placed.sum()))} {nodes} selected")
+def _show_selection(memory_map: MemoryMap, selection: NodeSelection, is_selected: NDArray[np.bool_]) -> None:
+    """Compare the selected nodes with the others, and offer both as files."""
+    run, snapshot = memory_map.run, memory_map.snapshot
+    is_on_map = has_place(memory_map.coordinates)
+    selected_rows = np.flatnonzero(is_selected)
+    unit = "nodes" if snapshot.whole is None else "nodes of the sample"
+    n_selected, n_on_map = format_count(len(selected_rows)), format_count(int(is_on_map.sum()))
+    st.markdown(f"##### {n_selected} of {n_on_map} {unit} selected")
     st.caption(
         escape_markdown(f"{selection.description}. The URL stores the selection; a pin stores it in the notebook.")
     )
-    nodes = SelectedNodes(snapshot, is_selected, is_placed, run.name, selection.description)
+    nodes = SelectedNodes(snapshot, is_selected, is_on_map, run.name, selection.description)
     chart = draw_chart("memory-selection", nodes)
-    frame = tabulate_selection(snapshot, is_selected, is_placed)
-    values = {part: [format_number(value) for value in frame[part]] for part in ("selected", "rest")}
-    table = pd.DataFrame({"": frame["what"], **values, "unit": frame["unit"]})
+    means = tabulate_selection(snapshot, is_selected, is_on_map)
+    table = pd.DataFrame(
+        {
+            "": means["what"],
+            "selected": means["selected"].map(format_number),
+            "rest": means["rest"].map(format_number),
+            "unit": means["unit"],
+        }
+    )
     st.dataframe(table, hide_index=True, height="content")
     with st.container(horizontal=True, gap="small"):
-        _show_downloads(run, memory_map, rows)
-        pin.show_with_export(chart, key="selection", stem=run.id, page="memory", run=run, facts=memory_map.facts)
+        _show_downloads(memory_map, selected_rows)
+        pinned_values = memory_map.pinned_values
+        pin.show_with_export(chart, key="selection", stem=run.id, page="memory", run=run, facts=pinned_values)
     canvas.show(chart, key="selection-curves", panel_height=84, x_name="share of nodes")
-    _show_agreement(memory_map, rows)
+    _show_agreement(memory_map, selected_rows)
 
 
-def _show_downloads(run: RunRow, memory_map: MemoryMap, rows: NDArray[np.int64]) -> None:
-    def write(format: TableFormat) -> bytes:
+def _show_downloads(memory_map: MemoryMap, rows: NDArray[np.int64]) -> None:
+    """List the first selected nodes, and offer all of them as CSV and Parquet."""
+
+    def write_table(format: TableFormat) -> bytes:
         nodes = list_nodes(memory_map.snapshot, memory_map.coordinates, rows)
         return export_table(make_plain_table(nodes), format)
 
@@ -104,20 +116,20 @@ def _show_downloads(run: RunRow, memory_map: MemoryMap, rows: NDArray[np.int64])
             st.caption(f"{format_count(len(rows))} nodes{note}.")
             nodes = list_nodes(memory_map.snapshot, memory_map.coordinates, rows[:LISTED])
             st.dataframe(nodes, hide_index=True, column_config=number_columns(nodes))
-        stem = f"selection-{run.id}-{memory_map.snapshot.env_step}"
+        stem = f"selection-{memory_map.run.id}-{memory_map.snapshot.env_step}"
         files.button(
-            "CSV", partial(write, "csv"), file_name=f"{stem}.csv", mime="text/csv", key="selection-csv",
+            "CSV", partial(write_table, "csv"), file_name=f"{stem}.csv", mime="text/csv", key="selection-csv",
             icon=":material/download:",
         )  # fmt: skip
         files.button(
-            "Parquet", partial(write, "parquet"), file_name=f"{stem}.parquet", mime="application/vnd.apache.parquet",
-            key="selection-parquet", icon=":material/download:",
+            "Parquet", partial(write_table, "parquet"), file_name=f"{stem}.parquet",
+            mime="application/vnd.apache.parquet", key="selection-parquet", icon=":material/download:",
         )  # fmt: skip
 
 
 def _show_agreement(memory_map: MemoryMap, rows: NDArray[np.int64]) -> None:
     """Draw how well the map preserves neighbors in the selection. It is computed only while the box is open."""
-    box = st.expander("Can the map be trusted here?", **_AGREEMENT.bind(), icon=":material/rule:")
+    box = st.expander("Can the map be trusted here?", **_IS_AGREEMENT_OPEN.bind(), icon=":material/rule:")
     if not box.open or not len(rows):
         return
     result = measure_neighbor_agreement(

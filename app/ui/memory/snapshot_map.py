@@ -7,7 +7,7 @@ landmarks, and place the other nodes between them.
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -32,48 +32,57 @@ from app.figures.kinds.maps import Cloud
 from app.figures.named.memory_map import (
     AtlasOptions,
     MapNodes,
+    MapOptions,
     describe_collapse,
     describe_paths,
     make_traces,
     name_memory,
 )
+from app.figures.options import METHOD_NAMES
 from app.figures.registry import find_figure
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, memory_data, messages
 from app.ui.memory import atlas, projection_job
 from app.ui.memory.columns import Columns, make_columns
-from app.ui.page_state import Choice, Flag, Integer, Text
+from app.ui.memory_data import SnapshotKey
+from app.ui.page_state import Choice, Flag, Text
 from app.ui.widgets import run_picker
+from app.ui.widgets.option_widget import OptionWidget
 from emtc_core.config.base import MEMORY_ALGO_PREFIXES
 from emtc_core.config.resolve import flatten_tree
 from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.episodes import Trajectory
-from storage.queries.memory import Snapshot
-from storage.queries.run_search import RunFilter
-from storage.runs.rows import RunRow
+from storage.queries.memory import Snapshot, list_runs_with_snapshots, list_snapshots
+from storage.queries.projections import find_embedding, find_projection
+from storage.queries.run_search import RunFilter, run_names
+from storage.queries.runs import find_run_names
+from storage.runs.rows import RunRow, find_run
 
 OWN = "own"
+"""Key of the embedding by the run's embedder."""
 EMBEDDINGS = {
     OWN: "the run's embedder",
     "tcse": "TCSE (new fit)",
     "dcae": "dCAE (new fit)",
     "random": "random projection",
 }
-METHODS = {"axes": "Axes", "pca": "PCA", "tsne": "t-SNE", "umap": "UMAP"}
+"""Key of an embedding → its label."""
 LANDMARK_COUNTS = (2000, 5000, 10_000, 20_000, MAX_LANDMARKS)
+_DEFAULT_LANDMARKS = 5000
 MAX_NODES_IN_FILE = 100_000
 """Maximum number of nodes in an exported or pinned map. The map on the page shows all nodes."""
 MAX_SELECTION_CHARACTERS = 8000
 _PAGES = ("memory", "replay")
 """Replay shows the first map, too."""
-COLOR = Choice("color", *_PAGES)
-PALETTE = Choice("scale", *_PAGES)
+COLOR = Choice(AtlasOptions.get_option("color").parameter, *_PAGES)
+PALETTE = Choice(AtlasOptions.get_option("scale").parameter, *_PAGES)
 CAMERA = Text("camera", *_PAGES, max_characters=64)
 LASSO = Text("lasso", *_PAGES, max_characters=MAX_SELECTION_CHARACTERS)
 RANGES = Text("ranges", *_PAGES, max_characters=MAX_SELECTION_CHARACTERS)
 _TWO_MAPS = Flag("two", "memory")
 _SECOND_RUN = Choice("b_run", "memory")
 _SLIDER_WIDTH = 180
+"""Width of the choice of the snapshot [pixels]."""
 _TWO_MAPS_HELP = (
     "Shows a second snapshot, projection or run. The maps share color and filters. Maps of one run also share the "
     "selection and the point under the pointer, and under the same projection the camera."
@@ -84,13 +93,15 @@ _TWO_MAPS_HELP = (
 class Side:
     """One of the page's two maps, with its parameters in the URL."""
 
-    channel: str  # name of the map in the messages between browser and page
-    prefix: str  # of the names of its parameters
+    channel: str
+    """Name of the map in the messages between browser and page."""
+    prefix: str
+    """Prefix of the names of the parameters."""
     snapshot: Choice
-    method: Choice
-    pair: Choice
-    points: Choice  # number of landmarks
-    seed: Integer
+    method: OptionWidget
+    axis_pair: OptionWidget
+    n_landmarks: OptionWidget
+    seed: OptionWidget
     embedder: Choice
 
 
@@ -99,26 +110,31 @@ def _make_side(channel: str, prefix: str, *pages: str) -> Side:
         channel,
         prefix,
         snapshot=Choice(f"{prefix}snap", *pages, in_url_as_default=True),
-        method=Choice(f"{prefix}method", *pages),
-        pair=Choice(f"{prefix}pair", *pages),
-        points=Choice(f"{prefix}points", *pages),
-        seed=Integer(f"{prefix}map_seed", *pages, default=0, low=0, high=2**31 - 1),
+        method=OptionWidget(MapOptions, "method", *pages, kind="buttons", prefix=prefix),
+        axis_pair=OptionWidget(MapOptions, "pair", *pages, prefix=prefix),
+        n_landmarks=OptionWidget(MapOptions, "n", *pages, prefix=prefix),
+        seed=OptionWidget(MapOptions, "seed", *pages, kind="number", prefix=prefix),
         embedder=Choice(f"{prefix}embedder", *pages),
     )
 
 
-FIRST, SECOND = _make_side("atlas", "", *_PAGES), _make_side("atlas-b", "b_", "memory")
+FIRST = _make_side("atlas", "", *_PAGES)
+SECOND = _make_side("atlas-b", "b_", "memory")
 
 
 @dataclass(frozen=True)
 class ProjectionChoice:
-    """How a snapshot is projected."""
+    """How a snapshot is projected. A notebook entry stores these values under the names of the fields."""
 
     method: str
-    pair: int  # index of the pair of axes
-    n: int  # number of landmarks of t-SNE or UMAP
+    """Key in `METHOD_NAMES`."""
+    pair: int
+    """Index in `AXIS_PAIRS`, for the method axes."""
+    n: int
+    """Number of landmarks of t-SNE or UMAP."""
     seed: int
     embedder: str
+    """Key in `EMBEDDINGS`."""
 
 
 @dataclass(frozen=True)
@@ -127,14 +143,19 @@ class MapChoice:
 
     run: RunRow
     side: Side
+    key: SnapshotKey
     snapshot: Snapshot
-    stamp: str  # creation time, which distinguishes snapshots with a reused id
     projection: ProjectionChoice
 
     @property
     def columns(self) -> Columns:
         """Every quantity of the snapshot's nodes."""
-        return make_columns(self.snapshot, self.stamp)
+        return make_columns(self.key)
+
+    @property
+    def snapshot_key(self) -> str:
+        """A text that identifies the snapshot in its database."""
+        return f"{self.key.snapshot_id}-{self.key.created_at}"
 
 
 @dataclass(frozen=True)
@@ -142,10 +163,14 @@ class MemoryMap:
     """A map with its computed projection."""
 
     choice: MapChoice
-    points: LabeledPoints  # coordinates of every node of the snapshot; NaN if the projection does not contain the node
-    method: str  # key of the projection that is drawn: PCA while another one is not computed
-    name: str  # of the projection
-    embedded: Snapshot  # the snapshot with the embedding that is drawn: the run's, or that of a newly fitted embedder
+    points: LabeledPoints
+    """Coordinates of every node of the snapshot; NaN if the projection does not contain the node."""
+    method: str
+    """Key of the projection that is drawn. It is PCA until the chosen one has been computed."""
+    name: str
+    """Name of the projection that is drawn."""
+    embedded: Snapshot
+    """The snapshot with the embedding that is drawn: the run's, or that of a newly fitted embedder."""
 
     @property
     def run(self) -> RunRow:
@@ -153,17 +178,29 @@ class MemoryMap:
         return self.choice.run
 
     @property
-    def plane(self) -> str:
-        """A unique key of the coordinates."""
-        chosen = self.choice.projection
-        settings = f"{chosen.pair}-{chosen.n}-{chosen.seed}-{chosen.embedder}"
-        return f"{self.snapshot.id}-{self.choice.stamp}-{self.name}-{settings}"
+    def coordinates_key(self) -> str:
+        """A text that identifies the coordinates."""
+        projection = self.choice.projection
+        settings = f"{projection.pair}-{projection.n}-{projection.seed}-{projection.embedder}"
+        return f"{self.choice.snapshot_key}-{self.name}-{settings}"
 
     @property
-    def embedding(self) -> str:
-        """A unique key of the embedding, independent of the projection."""
-        chosen, nodes = self.choice.projection, f"{self.snapshot.id}-{self.choice.stamp}"
-        return nodes if self.embedded is self.snapshot else f"{nodes}-{chosen.embedder}-{chosen.seed}"
+    def embedding_key(self) -> str:
+        """A text that identifies the embedding, independent of the projection."""
+        if self.embedded is self.snapshot:
+            return self.choice.snapshot_key
+        projection = self.choice.projection
+        return f"{self.choice.snapshot_key}-{projection.embedder}-{projection.seed}"
+
+    @property
+    def delta(self) -> float:
+        """Merge radius of the memory."""
+        return float(self.run.config.get("memory", {}).get("delta", 0.0))
+
+    @property
+    def delta_space(self) -> Literal["raw", "normalized"]:
+        """Space in which the memory compares embeddings."""
+        return "raw" if self.run.config.get("memory", {}).get("delta_space") == "raw" else "normalized"
 
     @property
     def snapshot(self) -> Snapshot:
@@ -176,17 +213,21 @@ class MemoryMap:
         return self.points.coordinates
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def pinned_values(self) -> dict[str, Any]:
         """The values from which a notebook entry computes the same coordinates and the same selection."""
-        has_selection = bool(read_selection())
-        selection = {text.name: text.read() if has_selection else "" for text in (LASSO, RANGES)}
-        axis_signs = {"turn": memory_data.get_axis_signs(self.snapshot)} if self.method == "pca" else {}
         values = asdict(self.choice.projection)
-        # "fit": a PCA is fitted to all nodes
-        return values | {"snapshot": self.snapshot.id, "method": self.method, "fit": "all"} | axis_signs | selection
+        values["snapshot"] = self.snapshot.id
+        values["method"] = self.method
+        values["fit"] = "all"  # a PCA is fitted to all nodes
+        if self.method == "pca":
+            values["turn"] = memory_data.get_axis_signs(self.choice.key)
+        has_selection = bool(read_selection())
+        for parameter in (LASSO, RANGES):
+            values[parameter.name] = parameter.read() if has_selection else ""
+        return values
 
 
-def choose(run: RunRow, side: Side, other_snapshot: int | None = None) -> MapChoice | None:
+def choose_map(run: RunRow, side: Side, other_snapshot: int | None = None) -> MapChoice | None:
     """Draw the choices of a map; None if the run has no memory to draw.
 
     Args:
@@ -195,19 +236,19 @@ def choose(run: RunRow, side: Side, other_snapshot: int | None = None) -> MapCho
         other_snapshot: Id of the first map's snapshot, if it is of the same run. The default is then another snapshot,
             or another projection if there is only one.
     """
-    snapshots = memory_data.list_snapshots(run.id)
+    snapshots = data.cached(list_snapshots, ttl=2)(run.id)
     if not len(snapshots):
         _show_empty(run)
         return None
-    row = _choose_snapshot(snapshots, side, other_snapshot)
-    is_same = row["id"] == other_snapshot and len(snapshots) == 1
-    projection = _choose_projection(side, default="axes" if is_same else "pca")
-    stamp = str(row["created_at"])
-    snapshot = memory_data.get_snapshot(row["id"], stamp)
+    snapshot_row = _choose_snapshot(snapshots, side, other_snapshot)
+    is_same_snapshot = snapshot_row["id"] == other_snapshot
+    projection = _choose_projection(side, default="axes" if is_same_snapshot and len(snapshots) == 1 else "pca")
+    key = SnapshotKey(data.database_url(), snapshot_row["id"], str(snapshot_row["created_at"]))
+    snapshot = memory_data.get_snapshot(key)
     if snapshot.size == 0:
         messages.empty("The memory is empty in this snapshot.", "Choose a later snapshot.")
         return None
-    return MapChoice(run, side, snapshot, stamp, projection)
+    return MapChoice(run, side, key, snapshot, projection)
 
 
 def is_second_map_on() -> bool:
@@ -216,59 +257,67 @@ def is_second_map_on() -> bool:
         return bool(st.toggle("Two maps", **_TWO_MAPS.bind(), help=_TWO_MAPS_HELP))
 
 
-def choose_second(run: RunRow, first: MapChoice) -> MapChoice | None:
+def choose_second_map(run: RunRow, first: MapChoice) -> MapChoice | None:
     """Draw the choices of the second map in one bar; None if its run has no memory to draw."""
+    listed_names, _ = data.cached(run_names, ttl=2)(RunFilter())
+    selected_names = data.cached(find_run_names, ttl=5)(_SECOND_RUN.list_texts())
+    names = {run.id: run.name} | listed_names | selected_names
+    runs_with_map = data.cached(list_runs_with_snapshots, ttl=60)()
+    # First the run of the first map, then the runs with a map, then the others.
+    run_ids = sorted(names, key=lambda run_id: (run_id != run.id, run_id not in runs_with_map))
     with st.container(horizontal=True, vertical_alignment="top", gap="small"):
-        names = {run.id: run.name} | data.run_names(RunFilter())[0] | data.names_of(_SECOND_RUN.list_texts())
-        with_map = memory_data.runs_with_snapshots()
-        names = dict(sorted(names.items(), key=lambda item: (item[0] != run.id, item[0] not in with_map)))
         run_id = st.selectbox(
             "Run of the second map",
             **_SECOND_RUN.bind(
-                list(names),
+                run_ids,
                 lambda run_id: f"{names[run_id]} · {run_id}",
-                on_change=partial(SECOND.snapshot.write, None),  # a snapshot of the former run
+                on_change=partial(SECOND.snapshot.write, None),  # the former run's snapshot
             ),
             width=220,
         )
         try:
-            second_run = data.get_run(str(run_id))
+            second_run = find_run(data.database(), str(run_id))
         except EmtcError:  # the run was deleted in the meantime
             second_run = run
-        return choose(second_run, SECOND, first.snapshot.id if second_run.id == run.id else None)
+        return choose_map(second_run, SECOND, first.snapshot.id if second_run.id == run.id else None)
 
 
-def show(choice: MapChoice, other: MapChoice | None = None) -> MemoryMap:
+def draw_map(choice: MapChoice, other: MapChoice | None = None) -> MemoryMap:
     """Draw a map. With an `other` map, both use the same color limits and share view and selection."""
     memory_map = _project(choice)
-    if equal := describe_equal_embeddings(memory_map.embedded.embedding):
-        st.warning(equal, icon=":material/compress:")
-    points, name = memory_map.points, memory_map.name
-    limits_of_maps = [map_choice.columns.color_limits for map_choice in (choice, other) if map_choice]
-    color_limits = {
-        key: (min(limits[key][0] for limits in limits_of_maps), max(limits[key][1] for limits in limits_of_maps))
-        for key in limits_of_maps[0]
-    }
+    warning = describe_equal_embeddings(memory_map.embedded.embedding)
+    if warning:
+        st.warning(warning, icon=":material/compress:")
     snapshot, projection = choice.snapshot, choice.projection
     # Maps with the same group share color, filters and selection. Maps with the same kind share the camera, because
     # their coordinates can be compared.
+    identity = atlas.MapIdentity(
+        channel=choice.side.channel,
+        group="" if other is None else "memories",
+        run=choice.run.id,
+        nodes=choice.snapshot_key,
+        kind=f"{projection.method}-{projection.pair}-{projection.embedder}",
+    )
     atlas.show(
-        choice.columns, points, color_limits, view=read_view(), plane=memory_map.plane,
-        identity=atlas.MapIdentity(
-            channel=choice.side.channel, group="" if other is None else "memories", run=choice.run.id,
-            nodes=f"{snapshot.id}-{choice.stamp}",
-            kind=f"{projection.method}-{projection.pair}-{projection.embedder}",
-        ),
-        alt=f"{name_memory(snapshot, choice.run.name)}, {name}.", is_sample=snapshot.whole is not None,
-    )  # fmt: skip
+        choice.columns,
+        memory_map.points,
+        _combine_color_limits(choice, other),
+        identity=identity,
+        coordinates_key=memory_map.coordinates_key,
+        view=read_view(),
+        alt=f"{name_memory(snapshot, choice.run.name)}, {memory_map.name}.",
+        is_sample=snapshot.whole is not None,
+    )
     return memory_map
 
 
 def read_view() -> atlas.MapView:
     """Read color, palette, camera and selection from the URL."""
+    camera = None
     numbers = parse_numbers(CAMERA.read(), ",")
-    camera = (numbers[0], numbers[1], numbers[2]) if len(numbers) == 3 and numbers[2] > 0 else None
-    if camera is None and CAMERA.read():
+    if len(numbers) == 3 and numbers[2] > 0:  # the third number is the width of the view
+        camera = (numbers[0], numbers[1], numbers[2])
+    elif CAMERA.read():
         CAMERA.reject("the whole map")
     return atlas.MapView(
         color=COLOR.select(list(NODE_QUANTITIES), lambda key: NODE_QUANTITIES[key].name, default="h"),
@@ -310,31 +359,36 @@ def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_], episodes:
         is_selected: Mask of the nodes.
         episodes: Episodes whose paths are drawn over the nodes.
     """
-    snapshot, view, seed = memory_map.snapshot, read_view(), memory_map.choice.projection.seed
-    rows = memory_data.get_sample(snapshot.id, memory_map.choice.stamp, n=MAX_NODES_IN_FILE, seed=seed)
-    rows = rows[is_selected[rows]]
+    snapshot = memory_map.snapshot
+    map_view = read_view()
+    seed = memory_map.choice.projection.seed
+    sampled_nodes = memory_data.get_sample(memory_map.choice.key, n=MAX_NODES_IN_FILE, seed=seed)
+    drawn_nodes = sampled_nodes[is_selected[sampled_nodes]]
     if snapshot.whole is not None:
         sample = describe_sample(snapshot)
+    elif snapshot.size <= MAX_NODES_IN_FILE:
+        sample = "all nodes"
     else:
-        sample = "all nodes" if snapshot.size <= MAX_NODES_IN_FILE else f"sampled by return × time, seed {seed}"
-    selection = f", selection: {view.selection.description}" if view.selection else ""
-    caption = (
-        f"Showing {count_nodes(len(rows), snapshot)}, {sample}{selection} · "
-        f"{memory_map.name} · snapshot at env step {format_count(snapshot.env_step)}"
-    )
+        sample = f"sampled by return × time, seed {seed}"
+    selection = f", selection: {map_view.selection.description}" if map_view.selection else ""
     paths = make_traces(episodes, snapshot, memory_map.coordinates)
+    caption = (
+        f"Showing {count_nodes(len(drawn_nodes), snapshot)}, {sample}{selection} · "
+        f"{memory_map.name} · snapshot at env step {format_count(snapshot.env_step)}. "
+        f"Color: {NODE_QUANTITIES[map_view.color].meaning}."
+        f"{describe_collapse(memory_map.embedded)}{describe_paths(paths)}"
+    )
     nodes = MapNodes(
         snapshot,
-        rows,
+        drawn_nodes,
         memory_map.points,
         title=name_memory(snapshot, memory_map.run.name),
-        caption=f"{caption}. Color: {NODE_QUANTITIES[view.color].meaning}."
-        f"{describe_collapse(memory_map.embedded)}{describe_paths(paths)}",
+        caption=caption,
         all_quantities=True,
         traces=paths,
     )
-    colors = atlas.PALETTES[view.palette].colors
-    options = AtlasOptions(color=view.color, color_scale=colors)
+    colors = atlas.PALETTES[map_view.palette].colors
+    options = AtlasOptions(color=map_view.color, color_scale=colors)
     return find_figure("memory-atlas").draw(nodes, options)  # type: ignore[return-value]  # this figure is a Cloud
 
 
@@ -347,7 +401,10 @@ def make_selected_figure(memory_map: MemoryMap, episodes: Sequence[Trajectory]) 
 def _show_empty(run: RunRow) -> None:
     """Explain why there is no map. If the run has ended, link the runs that have a snapshot."""
     _explain_missing_snapshots(run)
-    if run.live_status in ENDED_STATUSES and (run_ids := memory_data.runs_with_snapshots()):
+    if run.live_status not in ENDED_STATUSES:
+        return
+    run_ids = data.cached(list_runs_with_snapshots, ttl=60)()
+    if run_ids:
         st.caption("Runs with a snapshot of their memory:")
         run_picker.show_run_links("memory", run_ids)
 
@@ -382,95 +439,114 @@ def _explain_missing_snapshots(run: RunRow) -> None:
 
 
 def _choose_snapshot(snapshots: pd.DataFrame, side: Side, other_snapshot: int | None) -> dict[str, Any]:
-    rows = {int(row["id"]): row for row in data.rows_of(snapshots)}
-    ids = list(rows)
-    others = [snapshot_id for snapshot_id in ids if snapshot_id != other_snapshot] or ids
-    default = ids[-1] if other_snapshot is None else others[len(others) // 2]
+    """Draw the choice of the snapshot; return its row.
+
+    The default is the newest snapshot, or next to another map the one in the middle of the others.
+    """
+    by_id = {int(row["id"]): row for row in data.rows_of(snapshots)}
+    ids = list(by_id)
+    default = ids[-1]
+    if other_snapshot is not None:
+        others = [snapshot_id for snapshot_id in ids if snapshot_id != other_snapshot] or ids
+        default = others[len(others) // 2]
+
+    def format_env_step(snapshot_id: int) -> str:
+        return format_count(by_id[snapshot_id]["env_step"])
+
     if len(ids) > 1:
-        snapshot_id = st.select_slider(
-            "Snapshot at env step",
-            **side.snapshot.bind(ids, lambda snapshot_id: format_count(rows[snapshot_id]["env_step"]), default=default),
-            width=_SLIDER_WIDTH,
-        )
+        bound = side.snapshot.bind(ids, format_env_step, default=default)
+        snapshot_id = st.select_slider("Snapshot at env step", **bound, width=_SLIDER_WIDTH)
     else:
-        snapshot_id = side.snapshot.select(ids, lambda snapshot_id: format_count(rows[snapshot_id]["env_step"]))
-        env_step = format_count(rows[snapshot_id]["env_step"])
-        st.caption(f"One snapshot so far, at env step {env_step}.", width=_SLIDER_WIDTH)
-    return rows[snapshot_id]
+        snapshot_id = side.snapshot.select(ids, format_env_step)
+        st.caption(f"One snapshot so far, at env step {format_env_step(snapshot_id)}.", width=_SLIDER_WIDTH)
+    return by_id[snapshot_id]
 
 
 def _choose_projection(side: Side, *, default: str) -> ProjectionChoice:
-    method = st.segmented_control(
-        "Projection", **side.method.bind(list(METHODS), METHODS.__getitem__, default=default), required=True,
-        help="Axes and PCA are computed immediately, t-SNE and UMAP in the background.",
-    )  # fmt: skip
-    pair, n, seed = 0, LANDMARK_COUNTS[1], 0
+    """Draw the choice of the projection, and of the settings that it has. `default` is a key in `METHOD_NAMES`."""
+    method = side.method.draw(default=default)
+    axis_pair, n_landmarks, seed, embedder = 0, _DEFAULT_LANDMARKS, 0, OWN
     if method == "axes":
-        pairs = ["x{} · x{}".format(*(axis + 1 for axis in pair)) for pair in AXIS_PAIRS]
-        pair = st.selectbox("Axes", **side.pair.bind(range(len(pairs)), pairs.__getitem__), width=130)
-    embedder = OWN
+        labels = [f"x{first + 1} · x{second + 1}" for first, second in AXIS_PAIRS]
+        axis_pair = side.axis_pair.draw(range(len(labels)), labels.__getitem__, width=130)
     if side is SECOND:
         embedder = st.selectbox(
             "Embedding", **side.embedder.bind(list(EMBEDDINGS), EMBEDDINGS.__getitem__), width=140,
             help="A new embedder is fitted to the states of this snapshot in the background.",
         )  # fmt: skip
     if method in BACKGROUND or embedder != OWN:
-        n = st.selectbox(
-            "Landmarks", **side.points.bind(LANDMARK_COUNTS, format_count, default=LANDMARK_COUNTS[1]), width=110,
-            help="Number of nodes in the layout, sampled evenly over return and time. The other nodes are placed "
-            "between them.",
-        )  # fmt: skip
-        seed = st.number_input(
-            "Seed", **side.seed.bind(), step=1, width=100,
-            help="Seed of the landmarks and of the method. The same seed gives the same map.",
-        )  # fmt: skip
-    return ProjectionChoice(str(method), int(pair or 0), int(n or LANDMARK_COUNTS[1]), int(seed or 0), str(embedder))
+        n_landmarks = side.n_landmarks.draw(LANDMARK_COUNTS, format_count, default=_DEFAULT_LANDMARKS, width=110)
+        seed = side.seed.draw(width=100)
+    return ProjectionChoice(
+        method=str(method),
+        pair=int(axis_pair or 0),
+        n=int(n_landmarks or _DEFAULT_LANDMARKS),
+        seed=int(seed or 0),
+        embedder=str(embedder),
+    )
+
+
+def _combine_color_limits(choice: MapChoice, other: MapChoice | None) -> dict[str, tuple[float, float]]:
+    """Return the values at the ends of each color scale, over both maps if there are two."""
+    limits_by_map = [choice.columns.color_limits]
+    if other is not None:
+        limits_by_map.append(other.columns.color_limits)
+    combined: dict[str, tuple[float, float]] = {}
+    for quantity in limits_by_map[0]:
+        low = min(limits[quantity][0] for limits in limits_by_map)
+        high = max(limits[quantity][1] for limits in limits_by_map)
+        combined[quantity] = (low, high)
+    return combined
 
 
 def _project(choice: MapChoice) -> MemoryMap:
-    """Compute axes or PCA; read other projections from the database, and use PCA while they are not computed."""
+    """Compute axes or PCA, or read another projection from the database. Use PCA until that is computed."""
     snapshot, projection = choice.snapshot, choice.projection
     if projection.embedder != OWN:
         return _project_new_embedding(choice)
     if projection.method == "axes":
         points = select_axes(snapshot.embedding, AXIS_PAIRS[projection.pair])
         return MemoryMap(choice, points, "axes", "embedding axes", snapshot)
-    pca = memory_data.get_pca(snapshot.id, choice.stamp)
+    pca = memory_data.get_pca(choice.key)
     if projection.method not in BACKGROUND:
         return MemoryMap(choice, pca, "pca", "PCA", snapshot)
     if count_distinct_embeddings(snapshot.embedding) < MIN_POINTS:
-        name = METHODS[projection.method]
+        name = METHOD_NAMES[projection.method]
         st.info(f"{name} needs at least {MIN_POINTS} nodes with different embeddings. The map shows PCA.")
         return MemoryMap(choice, pca, "pca", "PCA", snapshot)
     stored = _get_or_offer_projection(choice, projection.method)
     if stored is None:
         return MemoryMap(choice, pca, "pca", "PCA, shown until the projection is computed", snapshot)
-    return MemoryMap(choice, stored[0], projection.method, stored[1], snapshot)
+    points, name = stored
+    return MemoryMap(choice, points, projection.method, name, snapshot)
 
 
 def _project_new_embedding(choice: MapChoice) -> MemoryMap:
     """Project the embedding of a newly fitted embedder. Until it is computed, project the run's embedding by PCA."""
     snapshot, projection = choice.snapshot, choice.projection
     embedder_name = EMBEDDINGS[projection.embedder]
-    embedding = memory_data.find_embedding(snapshot.id, projection.embedder, seed=projection.seed)
+    embedding = find_embedding(data.database(), snapshot.id, projection.embedder, seed=projection.seed)
     stored = _get_or_offer_projection(choice, "pca" if projection.method == "axes" else projection.method)
     if embedding is None or stored is None:
-        pca = memory_data.get_pca(snapshot.id, choice.stamp)
+        pca = memory_data.get_pca(choice.key)
         name = "PCA of the run's embedding, shown until the projection is computed"
         return MemoryMap(choice, pca, "pca", name, snapshot)
     new_snapshot = replace(snapshot, embedding=embedding.coordinates)
     if projection.method == "axes":
         points = select_axes(new_snapshot.embedding, AXIS_PAIRS[projection.pair])
         return MemoryMap(choice, points, "axes", f"embedding axes of {embedder_name}", new_snapshot)
-    return MemoryMap(choice, stored[0], projection.method, f"{stored[1]} of {embedder_name}", new_snapshot)
+    points, name = stored
+    return MemoryMap(choice, points, projection.method, f"{name} of {embedder_name}", new_snapshot)
 
 
 def _get_or_offer_projection(choice: MapChoice, method: str) -> tuple[LabeledPoints, str] | None:
     """Return the stored coordinates and their name. If there are none, draw the button that computes them."""
-    snapshot, projection, name = choice.snapshot, choice.projection, METHODS[method]
-    n, embedder = min(projection.n, snapshot.size), None if projection.embedder == OWN else projection.embedder
+    snapshot, projection = choice.snapshot, choice.projection
+    name = METHOD_NAMES[method]
+    n = min(projection.n, snapshot.size)
+    embedder = None if projection.embedder == OWN else projection.embedder
     params = make_projection_params(method, n=n, seed=projection.seed, embedder=embedder)
-    stored = memory_data.find_projection(snapshot.id, method, params)
+    stored = find_projection(data.database(), snapshot.id, method, params)
     if stored is None:
         label = name if embedder is None else f"{name} of {EMBEDDINGS[embedder]}"
         projection_job.show(
@@ -478,7 +554,11 @@ def _get_or_offer_projection(choice: MapChoice, method: str) -> tuple[LabeledPoi
             key=choice.side.channel,
         )  # fmt: skip
         return None
+    points = LabeledPoints(stored.coordinates, f"{name} 1 [1]", f"{name} 2 [1]")
+    description = name
+    if method in BACKGROUND and n < snapshot.size:
+        description += f" of {format_count(n)} landmarks"
     init = read_initial_projection(stored.params)
-    sample = f"{name} of {format_count(n)} landmarks" if method in BACKGROUND and n < snapshot.size else name
-    init_text = "" if init is None else f", initialized from env step {format_count(init.env_step)}"
-    return LabeledPoints(stored.coordinates, f"{name} 1 [1]", f"{name} 2 [1]"), f"{sample}{init_text}"
+    if init is not None:
+        description += f", initialized from env step {format_count(init.env_step)}"
+    return points, description

@@ -1,4 +1,4 @@
-"""Paths of episodes on the map: of the episode that wrote the selected memory, and of an episode to compare with."""
+"""Paths of episodes on the map: of the episode that wrote the selected node, and of an episode to compare with."""
 
 import numpy as np
 import streamlit as st
@@ -13,7 +13,7 @@ from app.ui.memory.snapshot_map import MemoryMap
 from app.ui.page_state import Integer
 from emtc_core.errors import EmtcError
 from emtc_core.metrics import CLOSED_BELOW
-from storage.queries.episodes import Trajectory
+from storage.queries.episodes import Trajectory, get_trajectory
 from storage.queries.memory import NodeDetail
 from storage.runs.rows import RunRow
 
@@ -21,6 +21,8 @@ AGAINST = Integer("against", "memory", low=1)
 """The episode to compare with."""
 EVERY = 10
 """Steps between two marks of a path."""
+_SEARCH_ERROR = "against_error"
+"""Key of the session state: why no episode with the opposite outcome was found."""
 
 
 def choose(run: RunRow, memory_map: MemoryMap, detail: NodeDetail) -> Trajectory | None:
@@ -36,12 +38,13 @@ def choose(run: RunRow, memory_map: MemoryMap, detail: NodeDetail) -> Trajectory
             "return, if this one is low, or the lowest.",
             on_click=_find_opposite, args=(memory_map, detail.trajectory),
         )  # fmt: skip
-        if (message := st.session_state.pop("against_told", None)) is not None:
+        message = st.session_state.pop(_SEARCH_ERROR, None)
+        if message is not None:
             st.caption(escape_markdown(str(message)))
     if episode is None or episode == detail.trajectory.episode:
         return None
     try:
-        return data.trajectory(run.id, int(episode))
+        return get_trajectory(data.database(), run.id, int(episode))
     except EmtcError as exc:
         st.caption(escape_markdown(str(exc)))
         return None
@@ -58,14 +61,15 @@ def make_paths(memory_map: MemoryMap, trajectory: Trajectory, other: Trajectory 
 
 def make_path(memory_map: MemoryMap, trajectory: Trajectory, *, color: str | None = None) -> atlas.EpisodePath:
     """Find the point of every step of an episode on the map; None if its node is not in the snapshot."""
-    places: list[atlas.MapPoint | None] = []
+    points: list[atlas.MapPoint | None] = []
     if trajectory.slots is not None:
         rows = memory_map.snapshot.rows_of(trajectory.slots)
-        coordinates = np.where(rows[:, None] >= 0, memory_map.coordinates[rows], np.nan)
-        places = [point if np.isfinite(point).all() else None for point in coordinates.tolist()]
+        is_in_snapshot = rows[:, None] >= 0
+        coordinates = np.where(is_in_snapshot, memory_map.coordinates[rows], np.nan)
+        points = [point if np.isfinite(point).all() else None for point in coordinates.tolist()]
     path = atlas.EpisodePath(
         label=_describe(trajectory),
-        places=places,
+        places=points,
         beta=_replace_nan(trajectory.beta),
         delta_mem=_replace_nan(trajectory.delta_mem),
         jumps=[] if trajectory.delta_mem is None else largest_errors(trajectory.delta_mem, MAX_LABELED_ERRORS).tolist(),
@@ -84,7 +88,7 @@ def _find_opposite(memory_map: MemoryMap, trajectory: Trajectory) -> None:
     try:
         AGAINST.write(find_contrast(data.database(), memory_map.snapshot, trajectory))
     except EmtcError as exc:
-        st.session_state["against_told"] = str(exc)
+        st.session_state[_SEARCH_ERROR] = str(exc)
 
 
 def _sort_by_outcome(first: Trajectory, second: Trajectory) -> tuple[Trajectory, Trajectory]:

@@ -7,53 +7,54 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Final
 
 import streamlit as st
 
 from app.analysis.format import escape_markdown
 from app.ui.widgets.result_table import write_table
 
-_SMAC_ENVS = ("skirmish", "smac", "smax")
+_SMAC_ENVS: Final = ("skirmish", "smac", "smax")
+"""Environments with the maps of SMAC. Published configurations name the game `smac`."""
 
 
 @dataclass(frozen=True)
-class ComparisonWithPublished:
-    """Comparison of a baseline's preset `paper` with the published configuration on one task."""
+class PublishedConfiguration:
+    """Comparison of a baseline's preset `paper` with the published configuration for one task."""
 
     summary: str
     """How many published values are equal here, and the commits from which they were read."""
-    rows: tuple[tuple[str, ...], ...]
-    """The differences as Markdown: key, our value, published value, source, reason."""
+    differences: tuple[tuple[str, ...], ...]
+    """Rows of Markdown cells: key, our value, published value, source, reason."""
 
 
 def show(algo: str, env: str, map: str) -> None:
     """Draw the table of differences, or a note if no configuration is published."""
     st.markdown(f"##### {escape_markdown(algo)}: published configuration and preset `paper`")
-    comparison = find_comparison(algo, env, map)
-    if comparison is None:
+    published = find_published_configuration(algo, env, map)
+    if published is None:
         st.caption(f"No configuration of {escape_markdown(algo)} on {escape_markdown(map)} is published in code.")
         return
-    st.markdown(write_table(("Key", "Here", "Published", "Source", "Reason"), comparison.rows))
-    st.caption(escape_markdown(comparison.summary))
+    st.markdown(write_table(("Key", "Here", "Published", "Source", "Reason"), published.differences))
+    st.caption(escape_markdown(published.summary))
 
 
-def find_comparison(algo: str, env: str, map: str) -> ComparisonWithPublished | None:
-    """Find the stored comparison of a baseline on a task. Return None if no configuration is published."""
-    data, game = _read_data(), "smac" if env in _SMAC_ENVS else env
-    for case in data["cases"]:
+def find_published_configuration(algo: str, env: str, map: str) -> PublishedConfiguration | None:
+    """Find the published configuration of a baseline for a task. Return None if there is none."""
+    published = _read_published_differences()
+    game = "smac" if env in _SMAC_ENVS else env
+    for case in published["cases"]:
         if (case["algo"], case["game"], case["map"]) == (algo, game, map):
-            rows = tuple(
-                (f"`{key}`", f"`{ours}`", f"`{published}`", escape_markdown(source), escape_markdown(reason))
-                for key, ours, published, source, reason in (
-                    data["differences"][index] for index in case["differences"]
-                )
-            )
-            return ComparisonWithPublished(case["summary"], rows)
+            rows = []
+            for index in case["differences"]:
+                key, our_value, published_value, source, reason = published["differences"][index]
+                explanation = (escape_markdown(source), escape_markdown(reason))
+                rows.append((f"`{key}`", f"`{our_value}`", f"`{published_value}`", *explanation))
+            return PublishedConfiguration(case["summary"], tuple(rows))
     return None
 
 
 @cache
-def _read_data() -> dict[str, Any]:
+def _read_published_differences() -> dict[str, Any]:
     """Read the comparisons that `python -m tests.reference.published_settings` wrote."""
     return json.loads((files("app.ui.method") / "published_differences.json").read_text("utf-8"))

@@ -28,6 +28,7 @@ from app.ui.view import link
 from app.ui.widgets import canvas, files
 from emtc_core.errors import EmtcError
 from storage.notebook import DeletedEntry, EntryRow, delete_entry, get_entry, get_figure, list_entries, restore_entry
+from storage.queries.runs import run_configs
 
 ENTRY: Final = Integer("entry", "notebook", low=1)
 """Number of the entry that is shown alone."""
@@ -210,7 +211,7 @@ def _render_image(url: str, entry_id: int, mode: Mode) -> bytes:
 def _find_missing_runs(row: EntryRow) -> list[str]:
     """List the cited runs that are neither in this database nor in an open bundle."""
     cited = [str(run.get("id", "")) for run in row.cited_runs]
-    existing = data.existing_runs(cited) | get_bundle_run_names(cited).keys()
+    existing = data.cached(run_configs, ttl=2)(cited).keys() | get_bundle_run_names(cited).keys()
     return [run_id for run_id in cited if run_id not in existing]
 
 

@@ -14,8 +14,14 @@ from app.figures.theme import ENDED_STATUSES
 from app.replay.replay import Replay, make_replay
 from app.ui import data, messages
 from app.ui.page_state import EPISODE, PLAY, START, Choice, Integer, Text
-from storage.queries.episode_search import EpisodePage
-from storage.queries.episodes import Order
+from storage.queries.episode_search import (
+    EpisodePage,
+    count_replayable_episodes,
+    find_episodes,
+    find_playbacks,
+    find_replayable_episodes,
+)
+from storage.queries.episodes import Order, get_playback, get_trajectory
 from storage.runs.rows import RunRow
 
 LISTED = 200
@@ -119,9 +125,9 @@ def choose(run: RunRow, bar: DeltaGenerator, keys: ChoiceKeys, *, is_list: bool 
 
 def _has_only_evaluations(run: RunRow) -> bool:
     """Return whether an ended run can be replayed by its evaluation episodes only, e.g. after thinning."""
-    if run.live_status not in ENDED_STATUSES or data.replayable_episodes(run.id):
+    if run.live_status not in ENDED_STATUSES or data.cached(find_replayable_episodes, ttl=10)(run.id):
         return False
-    return data.playback_page(run.id, "", limit=1).recorded > 0
+    return data.cached(find_playbacks, ttl=2)(run.id, limit=1).recorded > 0
 
 
 def _choose_training(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_list: bool) -> Replay | None:
@@ -133,10 +139,10 @@ def _choose_training(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_
             **keys.order.bind(list(_ORDERS), _ORDERS.__getitem__, on_change=partial(_reset, keys, keys.episode)),
         )  # fmt: skip
         order = next(name for name in _ORDERS if name == str(selected))
-    n_replayable = data.count_replayable(run.id) if run.live_status in ENDED_STATUSES else None
+    n_replayable = data.cached(count_replayable_episodes, ttl=60)(run.id) if run.live_status in ENDED_STATUSES else None
     page = _read_list_page(keys, lambda offset: _read_training_page(run, text, order, offset, n_replayable))
     rows = data.rows_of(page.frame)
-    replayable = data.replayable_episodes(run.id, tuple(int(row["episode"]) for row in rows))
+    replayable = data.cached(find_replayable_episodes, ttl=10)(run.id, [int(row["episode"]) for row in rows])
     labels = {
         str(row["episode"]): f"{format_count(row['episode'])} · {_describe_outcome(run, row)}"
         f"{'' if int(row['episode']) in replayable else ' · states not stored'}"
@@ -156,20 +162,22 @@ def _choose_training(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_
         _show_empty(message, "No training episode has been recorded yet.", "The first ones follow within seconds.")
     elif is_list:
         _show_count(keys, page)
-    return make_replay(run, data.trajectory(run.id, int(episode)), training=True) if episode else None
+    return make_replay(run, get_trajectory(data.database(), run.id, int(episode)), training=True) if episode else None
 
 
 def _read_training_page(run: RunRow, text: str, order: Order, offset: int, n_replayable: int | None) -> EpisodePage:
     """Read one page of the list. If only some episodes can be replayed, they are first."""
-    page = data.episode_page(run.id, text, order_by=order, limit=LISTED, offset=offset)
+    read_page = data.cached(find_episodes, ttl=2)
+    page = read_page(run.id, text, order_by=order, limit=LISTED, offset=offset)
     if n_replayable is None or n_replayable >= page.recorded:
         return page
-    return data.episode_page(run.id, text, order_by=order, limit=LISTED, offset=offset, replayable_first=True)
+    return read_page(run.id, text, order_by=order, limit=LISTED, offset=offset, replayable_first=True)
 
 
 def _choose_evaluation(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_list: bool) -> Replay | None:
     text = _draw_search_field(keys, keys.play, is_list)
-    page = _read_list_page(keys, lambda offset: data.playback_page(run.id, text, limit=LISTED, offset=offset))
+    read_page = data.cached(find_playbacks, ttl=2)
+    page = _read_list_page(keys, lambda offset: read_page(run.id, text, limit=LISTED, offset=offset))
     labels = {
         f"{row['env_step']}-{row['episode']}": (
             f"step {format_count(row['env_step'])}, {row['episode']} · {_describe_outcome(run, row)}"
@@ -194,7 +202,7 @@ def _choose_evaluation(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, i
     if not play:
         return None
     step, _, episode = play.partition("-")
-    return make_replay(run, data.playback(run.id, int(step), int(episode)), training=False)
+    return make_replay(run, get_playback(data.database(), run.id, int(step), int(episode)), training=False)
 
 
 def _draw_search_field(keys: ChoiceKeys, parameter: Choice, is_list: bool) -> str:

@@ -16,10 +16,9 @@ from streamlit.delta_generator import DeltaGenerator
 from app.analysis.format import escape_markdown, format_count, format_number
 from app.figures.assets import read_asset
 from app.figures.theme import ENDED_STATUSES, Mode
-from app.replay.drawing import MAX_FRAMES
-from app.replay.files import MIME, Format, make_file
+from app.replay.files import MAX_FRAMES, MIME, Format, make_file
 from app.replay.replay import Replay, add_run_names, join_values
-from app.ui import data, memory_data, messages, view
+from app.ui import data, messages, view
 from app.ui.live import controls
 from app.ui.memory import atlas, snapshot_map, traces
 from app.ui.page_state import START, Choice, Flag
@@ -27,9 +26,17 @@ from app.ui.replay.episode_choice import FIRST, SECOND, TRAINING, choose
 from app.ui.widgets import canvas, config_form, files, pin, run_picker
 from emtc_core.errors import EmtcError
 from emtc_core.install import get_install_command
-from storage.queries.episode_search import Extremes
-from storage.queries.run_search import RunFilter
-from storage.runs.rows import RunRow
+from storage.queries.episode_search import (
+    Extremes,
+    find_episodes,
+    find_extremes,
+    find_playbacks,
+    find_replayable_episodes,
+    list_replayable_runs,
+)
+from storage.queries.memory import list_snapshots
+from storage.queries.run_search import RunFilter, run_names
+from storage.runs.rows import RunRow, find_run
 
 LISTED = 100
 """Runs in the choice of the second episode's run."""
@@ -78,7 +85,7 @@ def show(run: RunRow) -> None:
         if first is None:
             return
         has_map = False
-        if first.is_training and len(memory_data.list_snapshots(run.id)):
+        if first.is_training and len(data.cached(list_snapshots, ttl=2)(run.id)):
             with tools:
                 has_map = st.toggle("Show on memory map", **_MAP_ON.bind(), help=_MAP_HELP)
         if second is not None:
@@ -89,11 +96,13 @@ def show(run: RunRow) -> None:
 
 def _show_if_none_stored(run: RunRow) -> bool:
     """Draw which other runs can be replayed if this one cannot; return whether this was drawn."""
-    if data.replayable_episodes(run.id) or data.playback_page(run.id, "", limit=1).recorded:
+    if data.cached(find_replayable_episodes, ttl=10)(run.id):
         return False
-    run_ids = data.runs_with_states()
+    if data.cached(find_playbacks, ttl=2)(run.id, limit=1).recorded:
+        return False
+    run_ids = data.cached(list_replayable_runs, ttl=60)()
     place = "bundle" if view.bundle() is not None else "database"
-    has_outcomes = data.episode_page(run.id, "", order_by="-episode", limit=1).recorded
+    has_outcomes = data.cached(find_episodes, ttl=2)(run.id, limit=1).recorded
     messages.empty(
         f"This {place} contains only the outcomes of this run's episodes, not their states."
         if has_outcomes
@@ -128,12 +137,12 @@ def _choose_second(run: RunRow) -> Replay | None:
 
 def _choose_second_run(run: RunRow, bar: DeltaGenerator) -> RunRow:
     """Draw the choice of the second episode's run. The URL names it if it is not the page's run."""
-    names, _ = data.run_names(RunFilter(), LISTED)
-    replayable_runs = data.runs_with_states()
+    names, _ = data.cached(run_names, ttl=2)(RunFilter(), limit=LISTED)
+    replayable_runs = data.cached(list_replayable_runs, ttl=60)()
     names = dict(sorted(names.items(), key=lambda item: item[0] not in replayable_runs))
     prefix = _SECOND_RUN.read()
     try:
-        second = data.get_run(prefix or run.id)
+        second = find_run(data.database(), prefix or run.id)
     except EmtcError as exc:
         messages.error(exc)
         second = run
@@ -166,7 +175,7 @@ def _clear_second() -> None:
 def _find_extremes(run: RunRow) -> Extremes | None:
     """Find the best and the worst episode. If there are none, write a note."""
     try:
-        extremes = data.extremes(run.id)
+        extremes = data.cached(find_extremes, ttl=10)(run.id)
     except EmtcError as exc:
         st.session_state[_NOTE] = str(exc)
         return None
@@ -240,7 +249,7 @@ def _play(run: RunRow, replay: Replay, tools: DeltaGenerator, *, has_map: bool) 
 
 def _show_repeat_button(run_id: str, episode: int) -> None:
     """Draw the button that repeats the episode with the current policy of a running run, and the results."""
-    run = data.get_run(run_id)
+    run = find_run(data.database(), run_id)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         controls.show_repeat_button(run, episode)
         controls.show_requests(run)
@@ -266,10 +275,10 @@ def _show_map(run: RunRow, replay: Replay, second: Replay | None = None) -> None
     """Draw the map with the path of the episode, and of the second one if it is a training episode of the same run."""
     with messages.guarded():
         with st.container(horizontal=True, vertical_alignment="top", gap="small"):
-            choice = snapshot_map.choose(run, snapshot_map.FIRST)
+            choice = snapshot_map.choose_map(run, snapshot_map.FIRST)
         if choice is None:
             return
-        memory_map = snapshot_map.show(choice)
+        memory_map = snapshot_map.draw_map(choice)
         has_second_path = second is not None and second.is_training and second.run.id == run.id
         paths = traces.make_paths(
             memory_map, replay.trajectory, second.trajectory if second is not None and has_second_path else None

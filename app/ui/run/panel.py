@@ -26,11 +26,13 @@ from app.figures.run_charts import MACHINE_METRICS
 from app.jobs.launch_request import make_texts, write_command
 from app.ui import data, messages, run_data, view
 from app.ui.live import controls
-from app.ui.page_state import RUN, SWEEP, WINDOW, set_to_stored
+from app.ui.page_state import RUN, SWEEP, WINDOW
 from app.ui.run import settings
-from app.ui.widgets import canvas, pin
+from app.ui.widgets import canvas, config_form, pin
 from emtc_core.config.base import IMPORTED
 from emtc_core.errors import EmtcError
+from storage.queries.curves import policy_evaluations
+from storage.queries.run_search import list_filter_options
 from storage.queries.runs import list_resumes
 from storage.runs.labels import LONGEST_NOTE, edit_run, tag_runs
 from storage.runs.rows import RunRow, imported_label
@@ -113,10 +115,11 @@ def _show_actions(run: RunRow) -> None:
 def _show_labels_form(run: RunRow) -> None:
     is_disabled = not messages.may_act()
     name, tags, note = f"run-name-{run.id}", f"run-tags-{run.id}", f"run-note-{run.id}"
-    set_to_stored({name: run.name, tags: list(run.tags), note: run.notes})
+    config_form.set_to_stored({name: run.name, tags: list(run.tags), note: run.notes})
     st.text_input("Name", key=name, max_chars=200, disabled=is_disabled, persist_state="session")
+    all_tags = data.cached(list_filter_options, ttl=5)("all").tags
     st.multiselect(
-        "Tags", sorted({*data.run_choices("all").tags, *run.tags}), key=tags, accept_new_options=True,
+        "Tags", sorted({*all_tags, *run.tags}), key=tags, accept_new_options=True,
         placeholder="Select or type a tag", disabled=is_disabled, persist_state="session",
     )  # fmt: skip
     st.text_area("Note", key=note, max_chars=LONGEST_NOTE, height=110, disabled=is_disabled, persist_state="session")
@@ -156,7 +159,7 @@ def _show_facts(run: RunRow) -> None:
 def _describe_training_time(run: RunRow) -> str:
     if run.started_at is None:
         return "not yet" if imported_label(run.config) is None else "by another program"
-    return f"from {format_time(run.started_at)}, for {format_duration(data.training_s(run))}"
+    return f"from {format_time(run.started_at)}, for {format_duration(run_data.get_training_s(run))}"
 
 
 def _link_family(run: RunRow) -> str:
@@ -182,7 +185,7 @@ def _show_code(run: RunRow) -> None:
         st.code(write_command(make_texts(run.config)), language=None, wrap_lines=True)
     if run.versions:
         st.caption(f"Versions: {escape_markdown(list_libraries(run.versions))}")
-        if text := run_data.code_changes(run):
+        if text := run_data.read_code_changes(run):
             with st.expander("Uncommitted changes", icon=":material/difference:"):
                 st.code(text, language="diff", height=320)
     if run.tags:
@@ -193,7 +196,7 @@ def _show_code(run: RunRow) -> None:
 
 def _show_policies(run: RunRow) -> None:
     """Draw the evaluations of the run's stored policies, if there are any."""
-    frame = data.policy_evaluations(run.id)
+    frame = data.cached(policy_evaluations, ttl=5)([run.id])
     if not len(frame):
         return
     st.subheader("Policy evaluations")

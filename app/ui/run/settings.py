@@ -15,8 +15,9 @@ from app.ui.page_state import Choice, Text
 from emtc_core.config.resolve import Value, describe_fields, flatten_tree
 from emtc_core.config.values import format_argument
 from emtc_core.errors import EmtcError
-from storage.queries.run_search import RunFilter
-from storage.runs.rows import RunRow
+from storage.queries.run_search import RunFilter, run_names
+from storage.queries.runs import find_run_names
+from storage.runs.rows import RunRow, find_run
 
 _FIND = Text("find", "run")
 _OTHER_RUN = Choice("beside", "run")
@@ -99,8 +100,8 @@ def _write(settings: Mapping[str, Value], key: str) -> str:
 
 def _choose_other_run(run: RunRow) -> RunRow | None:
     """Draw the choice of the run to compare with."""
-    names, _ = data.run_names(RunFilter(visibility="all"), 200)
-    names = names | data.names_of(_OTHER_RUN.list_texts())
+    names, _ = data.cached(run_names, ttl=2)(RunFilter(visibility="all"), limit=200)
+    names = names | data.cached(find_run_names, ttl=5)(_OTHER_RUN.list_texts())
     names = {run_id: name for run_id, name in names.items() if run_id != run.id}
     if not names:
         return None
@@ -114,7 +115,7 @@ def _choose_other_run(run: RunRow) -> RunRow | None:
         help="The settings of this run are shown in another column.",
     )  # fmt: skip
     try:
-        return data.get_run(other_id) if other_id else None
+        return find_run(data.database(), other_id) if other_id else None
     except EmtcError:
         return None
 

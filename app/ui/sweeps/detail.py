@@ -28,7 +28,7 @@ from app.ui.widgets import files, result_table, run_picker
 from emtc_core.errors import ConfigError, EmtcError
 from storage.runs.rows import PRUNED, RunRow, shown_status
 from storage.runs.status import Status
-from storage.runs.sweeps import Sweep
+from storage.runs.sweeps import Sweep, sweep_runs
 
 _SELDOM_USED: Final = ("starting", "paused", "stopping", "pruned")
 """Statuses that are shown only if a run has them."""
@@ -40,7 +40,7 @@ _MAX_COMPARED: Final = 200
 
 def show(sweep: Sweep) -> None:
     """Draw the sweep."""
-    runs = data.sweep_runs(sweep.id)
+    runs = sweep_runs(data.database(), sweep.id)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"### {escape_markdown(sweep.name)}", width="content")
         with st.container(horizontal=True, width="content", gap="small", vertical_alignment="center"):
@@ -162,28 +162,29 @@ def _show_runs_to_start(sweep: Sweep, runs: Sequence[RunRow]) -> None:
     except ConfigError as exc:
         st.warning(escape_markdown(f"Imported runs cannot be matched to the plan: {exc}"))
         return
-    missing, queued, planned = open_runs.missing, open_runs.queued, len(sweep.plan.get("runs", ()))
+    missing, queued = open_runs.missing, open_runs.queued
+    n_planned = len(sweep.plan.get("runs", ()))
     if queued and sweep.has_worker:
-        st.caption(f"{len(queued)} of {planned} runs are queued. A worker starts them.")
+        st.caption(f"{len(queued)} of {n_planned} runs are queued. A worker starts them.")
     to_launch = missing if sweep.has_worker else missing + queued
     if not to_launch:
         return
     with st.container(border=True):
         if missing:
-            st.markdown(f"**{len(missing)} of {planned} runs are missing.** {_list_first(missing)}")
+            st.markdown(f"**{len(missing)} of {n_planned} runs are missing.** {_list_first(missing)}")
         if queued and not sweep.has_worker:
             st.markdown(
-                f"**{len(queued)} of {planned} runs are queued**, and no worker of this sweep is running. "
+                f"**{len(queued)} of {n_planned} runs are queued**, and no worker of this sweep is running. "
                 f"{_list_first(queued)}"
             )
         if not missing:
             kind = "queued"
         elif len(to_launch) == len(missing):
             kind = "missing"
-        else:  # both
+        else:  # queued and missing runs
             kind = "remaining"
         label = f"Launch the {len(to_launch)} {kind} runs" if len(to_launch) > 1 else f"Launch the {kind} run"
-        help = (
+        help_text = (
             "The runs are queued for the worker of this sweep."
             if sweep.has_worker
             else "The runs train on this machine. On a cluster, repeat the command emtc sweep with --engine ray."
@@ -194,7 +195,7 @@ def _show_runs_to_start(sweep: Sweep, runs: Sequence[RunRow]) -> None:
             type="primary",
             key="sweep_missing",
             disabled=not messages.may_act(),
-            help=help,
+            help=help_text,
         ):
             try:
                 continue_sweep(data.database(), sweep)

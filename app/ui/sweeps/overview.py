@@ -67,7 +67,9 @@ def make_rows(sweeps: Sequence[Sweep]) -> pd.DataFrame:
 
 
 def _describe_time_left(sweep: Sweep) -> str:
-    if sweep.is_over or sweep.state == "paused":
-        return "ended" if sweep.is_over else "paused"
+    if sweep.is_over:
+        return "ended"
+    if sweep.state == "paused":
+        return "paused"
     seconds = sweep.seconds_left()
     return "–" if seconds is None else f"≈ {format_duration(seconds)}"

@@ -26,7 +26,7 @@ from app.ui.widgets import config_form, files
 from app.ui.widgets.result_table import number_columns
 from emtc_core.errors import EmtcError
 from storage.engine import Database
-from storage.runs.sweeps import Sweep
+from storage.runs.sweeps import Sweep, list_sweeps
 
 Kind = Literal["optimization_history", "param_importances", "slice", "parallel_coordinate"]
 Format = Literal["html", "svg", "pdf", "png", "csv"]
@@ -177,7 +177,7 @@ def _show_more_seeds(sweep: Sweep, study: Any, *, n_ended: int) -> None:
                 "Seeds", key="best_trial_seeds", default=_MORE_SEEDS, low=1, high=99, width=100
             )
             plan = plan_more_seeds(search, best.number, best.params, n_seeds or _MORE_SEEDS)
-            is_existing = plan.id in {other.id for other in data.sweep_list()}
+            is_existing = plan.id in {other.id for other in list_sweeps(data.database())}
             st.button(
                 "Open its sweep" if is_existing else "Train it over more seeds",
                 icon=":material/arrow_forward:" if is_existing else ":material/play_arrow:",

@@ -8,7 +8,7 @@ import streamlit as st
 from app.analysis.format import escape_markdown, format_count, format_duration, format_size
 from app.analysis.settings import name_algo
 from app.jobs.gpu import describe_mps, find_gpu
-from app.jobs.launch import TYPICAL_SPEED
+from app.jobs.launch import describe_speed
 from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, estimate_cost, start_in_background
 from app.jobs.sweeps.file import list_templates, parse_sweep, read_template
 from app.jobs.sweeps.plan import Plan, make_plan
@@ -16,6 +16,7 @@ from app.ui import data, messages
 from app.ui.page_state import SWEEP, Choice, Text
 from app.ui.widgets import config_form
 from emtc_core.errors import EmtcError, describe_error
+from storage.runs.sweeps import list_sweeps
 
 _TEMPLATE: Final = Choice("template", "sweeps")
 _JOBS: Final = Text("jobs", "sweeps")
@@ -93,8 +94,7 @@ def _show_cost(plan: Plan, jobs: int) -> None:
     columns[1].metric("Seeds", format_count(len(plan.file.seeds)), help="Seeds of each combination")
     columns[2].metric("Expected duration", f"≈ {format_duration(seconds)}", help=f"All runs, {jobs} in parallel")
     columns[3].metric("Expected disk use", f"≈ {format_size(disk_bytes)}")
-    is_rough = basis == TYPICAL_SPEED  # otherwise the speed of finished runs was measured
-    st.caption("Rough estimate: no finished run to measure from." if is_rough else f"Assumed speed: {basis}.")
+    st.caption(describe_speed(basis))
     if any(run.config.train.device != "cpu" for run in plan.runs) and (gpu := find_gpu()) is not None:
         st.caption(f"{escape_markdown(gpu.name)}, {format_size(gpu.free_bytes)} free. {describe_mps()}")
     rows = [
@@ -114,7 +114,7 @@ def _show_cost(plan: Plan, jobs: int) -> None:
 
 
 def _show_start_button(plan: Plan, jobs: int) -> None:
-    existing = {sweep.id: sweep for sweep in data.sweep_list()}.get(plan.id)
+    existing = {sweep.id: sweep for sweep in list_sweeps(data.database())}.get(plan.id)
     label = "Start the sweep" if existing is None else "Resume the sweep"
     is_finished = existing is not None and existing.state == "finished" and len(plan.runs) <= len(existing.runs)
     if is_finished:

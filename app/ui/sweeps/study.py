@@ -22,7 +22,7 @@ from app.ui.page_state import Choice
 from app.ui.widgets import pin, reference_choice, result_table
 from app.ui.widgets.option_widget import OptionWidget
 from storage.runs.rows import RunRow
-from storage.runs.sweeps import Sweep
+from storage.runs.sweeps import Sweep, sweep_runs
 
 _STUDY: Final = Choice("study", "sweeps")
 _RATE: Final = OptionWidget(RateOptions, "rate", "sweeps", kind="buttons", pins_default=True)
@@ -48,7 +48,7 @@ _X_NAMES: Final = {"mu-w-by-delta": "log₁₀ δ"}
 
 def show(sweep: Sweep) -> None:
     """Draw the result, and the figure and table of the study that the sweep file names, or of another study."""
-    runs = data.sweep_runs(sweep.id)
+    runs = sweep_runs(data.database(), sweep.id)
     if all(run.win_rate is None for run in runs):
         messages.empty("No run of this sweep has been evaluated yet.", "The result appears after the first evaluation.")
         return

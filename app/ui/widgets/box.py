@@ -13,7 +13,7 @@ from streamlit.components.v2 import component
 from streamlit.delta_generator import DeltaGenerator
 
 from app.figures.assets import read_asset
-from app.ui.page_state import OPENED_BOX
+from app.ui.page_url import OPENED_BOX
 
 _opener: Final = component("emtc_lab_box", js=read_asset("box.js"))
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count
-from app.jobs.alerts import REASONS, Alert
+from app.jobs.alerts import REASONS, Alert, list_alerts
 from app.ui import data, messages, view
 from app.ui.page_state import RUN
 from emtc_core.errors import EmtcError
@@ -59,7 +59,7 @@ def list_unread_warnings(alerts: Sequence[Alert], read: Collection[str]) -> list
 @messages.guarded()
 def _show_unread() -> None:
     try:
-        unread = list_unread_warnings(data.alerts(), read_keys(data.database()))
+        unread = list_unread_warnings(data.cached(list_alerts, ttl=10)(), read_keys(data.database()))
     except EmtcError:  # the page itself shows the error of the database
         return
     for alert in unread[:_MAX_ALERTS]:

@@ -1,21 +1,19 @@
-"""Widgets for settings, generated from their descriptions: type, bounds, unit, meaning, default.
+"""Labels and help texts of settings, and a text field for an integer.
 
-Numbers are text fields. Streamlit's number field does not send a value that is out of bounds, so the page could not
-show a fault and a button next to the field would use the value before.
+Streamlit's number field does not send a value that is out of bounds. The page could not show a fault, and a button next
+to the field would use the value before.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import streamlit as st
 
 from app.analysis.format import escape_markdown
-from app.ui.page_state import Bound, BoundText, Text
-from emtc_core.config.resolve import Value
-from emtc_core.config.values import FieldInfo, format_argument, parse_count
+from app.ui.page_state import BoundText, Text
+from emtc_core.config.values import FieldInfo, parse_count
 from emtc_core.errors import ConfigError, describe_fault
 
-PER_ROW = 3
 SECTION_TITLES: Final = {
     "train": "Training",
     "memory": "Episodic memory",
@@ -57,36 +55,7 @@ SYMBOLS: Final = {
     "embed.sigma": "σ",
 }
 """Symbols of the paper, drawn after the names of their settings."""
-Bind = Callable[[FieldInfo, object, str, Callable[[object], str]], Bound]
-"""Setting, the widget's value, the default as text, and a function that writes the widget's value as text."""
 _MAX_CHARACTERS = 40
-
-
-def show_section(
-    fields: Sequence[FieldInfo],
-    defaults: Mapping[str, Value],
-    texts: Mapping[str, str],
-    bind: Bind,
-    show_fault: Callable[[str], None],
-    unused: Collection[str] = (),
-) -> None:
-    """Draw one widget for each setting.
-
-    Args:
-        fields: The settings.
-        defaults: Key → default.
-        texts: Key → text of a changed setting.
-        bind: Binds a widget to its setting.
-        show_fault: Draws the fault of a setting under its widget.
-        unused: Keys of settings without effect, because of the value of another one. Their widgets are disabled.
-    """
-    for start in range(0, len(fields), PER_ROW):
-        columns = st.columns(PER_ROW, vertical_alignment="top")
-        for cell, info in zip(columns, fields[start : start + PER_ROW], strict=False):
-            with cell:
-                default = format_argument(defaults.get(info.key, info.default))
-                _show_setting(info, default, texts.get(info.key), bind, is_disabled=info.key in unused)
-                show_fault(info.key)
 
 
 def label_of(info: FieldInfo) -> str:
@@ -161,18 +130,14 @@ def read(text: str, *, key: str, default: int, low: int, high: int) -> int:
     return number
 
 
-def _show_setting(info: FieldInfo, default: str, text: str | None, bind: Bind, *, is_disabled: bool) -> None:
-    label, help_text = label_of(info), help_of(info)
-    if text is not None and text != default:
-        label = f":primary[●] {label} :gray[· default {escape_markdown(default or 'not set')}]"
-    text = default if text is None else text
-    if info.type == "bool":
-        bound = bind(info, text.lower() == "true", default, lambda value: str(value).lower())
-        st.toggle(label, **bound, help=help_text, disabled=is_disabled)
-    elif info.type == "choice":
-        is_valid = text in info.choices
-        bound = bind(info, text if is_valid else None, default, str)
-        st.selectbox(label, info.choices, index=0 if is_valid else None, **bound, help=help_text, disabled=is_disabled)
-    else:
-        bound = bind(info, text, default, str)
-        st.text_input(label, **bound, help=help_text, placeholder=default or "not set", disabled=is_disabled)
+def set_to_stored(values: Mapping[str, object]) -> None:
+    """Set the fields of a form to stored values. What a user has typed but not saved stays until these values change.
+
+    Args:
+        values: Key of a widget with `persist_state="session"` → stored value.
+    """
+    key = f"stored-{next(iter(values))}"
+    if st.session_state.get(key) != values:
+        st.session_state[key] = dict(values)
+        for widget_key, value in values.items():
+            st.session_state[widget_key] = value

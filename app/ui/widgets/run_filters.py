@@ -9,7 +9,7 @@ import streamlit as st
 from app.analysis.settings import name_algo
 from app.ui import data
 from app.ui.page_state import Choice, Choices, Text
-from storage.queries.run_search import RunFilter, Visibility
+from storage.queries.run_search import RunFilter, Visibility, list_filter_options
 from storage.runs.status import Status
 
 VISIBILITIES: dict[Visibility, str] = {"open": "Not archived", "hidden": "Hidden", "archived": "Archived", "all": "All"}
@@ -76,7 +76,7 @@ def lists(run_filter: RunFilter, on_change: Callable[[], None] | None = None) ->
         run_filter: The filter without these lists.
         on_change: Called when a selection changes.
     """
-    options_of_runs = data.run_choices(run_filter.visibility)
+    options_of_runs = data.cached(list_filter_options, ttl=5)(run_filter.visibility)
     fields: tuple[tuple[str, str, Sequence[str]], ...] = (
         ("Environment", "envs", options_of_runs.envs),
         ("Map", "maps", options_of_runs.maps),

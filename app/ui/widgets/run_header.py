@@ -20,7 +20,7 @@ from app.ui.live import controls
 from app.ui.page_state import RUN
 from app.ui.run_data import LiveCurves
 from app.ui.widgets import run_picker, tour
-from storage.runs.rows import RunRow, format_seed, imported_label, shown_status
+from storage.runs.rows import RunRow, find_run, format_seed, imported_label, shown_status
 
 TABS: Final = {
     "run": ("Overview", ":material/description:"),
@@ -94,7 +94,7 @@ def _show_tabs(run: RunRow, title: str) -> None:
 
 def _update(run_id: str) -> None:
     with messages.guarded(), data.use_one_snapshot():
-        run = data.get_run(run_id)
+        run = find_run(data.database(), run_id)
         rerun_if_status_changed(run)
         curves = run_data.get_session_curves(run_id, (SUCCESS_RATE, _SPEED), key="header_curves")
         curves.refresh()
@@ -105,26 +105,26 @@ def _show_gate(run: RunRow) -> None:
     """Draw whether the gate is active, idle or off; nothing before the first gate statistics."""
     if is_gate_off(run.config):
         st.badge("gate off", icon=":material/filter_alt_off:", color="gray", help="This run has no gate: β is 1.")
-    elif (gate := data.gate_state(run)) is not None:
+    elif (gate := run_data.get_gate_verdict(run.id, run.live_status).gate) is not None:
         run_picker.gate_badge(gate)
 
 
 def _describe_times(run: RunRow, curves: LiveCurves) -> list[tuple[str, str, str]]:
     """Return label, value and help of the speed, the time left and the time since the start."""
-    elapsed_s = data.training_s(run)
+    elapsed_s = run_data.get_training_s(run)
     elapsed_help = "Since the trainer started, without pauses"
     elapsed = ("Elapsed", format_duration(elapsed_s), elapsed_help)
     if run.live_status in ENDED_STATUSES:
         speed = run.env_steps / elapsed_s if elapsed_s else None
         return [("Speed [steps/s]", format_number(speed), "Training env steps per second, on average"), elapsed]
-    curves.observe(run)
+    curves.record_progress(run)
     if run.live_status == "paused":
         return [
             ("Speed [steps/s]", MISSING, "The run is paused"),
             ("Time left", "paused", "The run is paused"),
             elapsed,
         ]
-    speed = curves.steps_per_second() or curves.latest(_SPEED)
+    speed = curves.steps_per_second() or curves.get_last_value(_SPEED)
     time_left = format_duration((run.target_steps - run.env_steps) / speed if speed else None)
     return [
         ("Speed [steps/s]", format_number(speed), "Training env steps per second"),
@@ -141,7 +141,7 @@ def _describe_result(run: RunRow, curves: LiveCurves) -> tuple[str, str, str]:
     mean_return = f"mean return {format_number(run.return_mean)} [env return]"
     if threshold is not None:
         help_text = f"Last greedy evaluation: share of episodes with a return of {threshold:g} or more; {mean_return}"
-        return "Success", format_percent(curves.latest(SUCCESS_RATE)), help_text
+        return "Success", format_percent(curves.get_last_value(SUCCESS_RATE)), help_text
     if run.win_rate is None and run.return_mean is not None:
         return "Return", format_number(run.return_mean), "Last greedy evaluation, mean [env return]"
     robust_rate = _compute_final_robust_rate(run, curves.evaluations)
@@ -167,7 +167,10 @@ def _compute_final_robust_rate(run: RunRow, evaluations: pd.DataFrame) -> float 
 
 def _describe_evaluation(evaluations: pd.DataFrame) -> str:
     """Write the number of different episodes of the last evaluation, and its robust win rate."""
-    if not len(evaluations) or pd.isna((last := evaluations.iloc[-1])["distinct"]):
+    if not len(evaluations):
+        return "Last greedy evaluation"
+    last = evaluations.iloc[-1]
+    if pd.isna(last["distinct"]):
         return "Last greedy evaluation"
     text = f"Last greedy evaluation: {last['distinct']:.0f} of its {last['episodes']:.0f} episodes differ"
     robust_rate = last["robust_win_rate"]

@@ -11,13 +11,17 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count, format_percent, format_run_count
 from app.figures.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
-from app.ui import data, messages, page_state, view
+from app.ui import data, messages, page_url, view
 from app.ui.page_state import RUN
 from app.ui.widgets import box, run_filters
 from emtc_core.errors import EmtcError
+from storage.notebook import list_entries
+from storage.queries.episode_search import list_replayable_runs
 from storage.queries.gate_state import GateState
-from storage.queries.run_search import RunFilter
-from storage.runs.rows import RunRow, shown_status
+from storage.queries.run_search import RunFilter, run_names, run_page
+from storage.queries.runs import find_run_names
+from storage.runs.rows import RunRow, find_run, shown_status
+from storage.runs.sweeps import find_sweep_names
 
 LISTED = 50
 """Maximum number of runs in the list: the newest of those that match. The browser needs about 10 ms for each."""
@@ -47,7 +51,7 @@ def show(page: str) -> None:
     run = None
     if prefix:
         with suppress(EmtcError):
-            run = data.get_run(prefix)
+            run = find_run(data.database(), prefix)
     if run is not None:
         st.session_state[_SESSION_RUN] = run.id
         RUN.write(run.id)
@@ -83,12 +87,17 @@ def _show_list(page: str, current_id: str | None) -> None:
         on_change=_on_searched,
         args=(page,),
     )
-    matching = data.run_page(RunFilter(text=text or ""), sort="-created", limit=LISTED)
-    if text or matching.total > len(matching.frame):
-        count = f"{format_count(len(matching.frame))} of " if matching.total > len(matching.frame) else ""
-        st.caption(f"{count}{format_count(matching.total)} {'match' if text else 'runs are listed, the newest'}.")
+    matching = data.cached(run_page, ttl=1)(RunFilter(text=text or ""), sort="-created", limit=LISTED)
+    n_listed = len(matching.frame)
+    is_shortened = matching.total > n_listed
+    if text or is_shortened:
+        count = format_count(matching.total)
+        if is_shortened:
+            count = f"{format_count(n_listed)} of {count}"
+        st.caption(f"{count} {'match' if text else 'runs are listed, the newest'}.")
     rows = data.rows_of(matching.frame)
-    sweep_names = data.sweep_names(tuple(sorted({str(row["sweep_id"]) for row in rows if row["sweep_id"]})))
+    sweep_ids = sorted({str(row["sweep_id"]) for row in rows if row["sweep_id"]})
+    sweep_names = data.cached(find_sweep_names, ttl=5)(sweep_ids)
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault(str(row["sweep_id"] or ""), []).append(row)
@@ -137,12 +146,12 @@ def require_run(title: str) -> RunRow:
     """Return the run of the page. If there is none, draw the title of the page and what to do, and end the page."""
     prefix = RUN.read() or st.session_state.get(_SESSION_RUN)
     try:
-        prefix = prefix or data.newest_run()
+        prefix = prefix or _find_newest_run()
         if prefix is None:
             st.title(title)
             messages.empty(messages.NO_RUNS, messages.START_DEMO_HINT, page="../pages/home.py", label="Go to Home")
             st.stop()
-        return data.get_run(prefix)
+        return find_run(data.database(), prefix)
     except EmtcError as exc:
         st.title(title)
         messages.error(exc)
@@ -151,30 +160,24 @@ def require_run(title: str) -> RunRow:
 
 
 def links(run_id: str, name: str) -> None:
-    """Draw the name of a run and the links to its pages. Call this inside a horizontal container."""
-    name_link(run_id, name)
-    page_links(run_id)
+    """Draw the name of a run as the link to its overview, and the links to Live, Memory and Replay.
 
-
-def name_link(run_id: str, name: str) -> None:
-    """Draw the name of a run as the link to its overview. Call this inside a horizontal container."""
+    Call this inside a horizontal container.
+    """
+    parameters = view.link({RUN.name: run_id})
     st.page_link(
-        "../pages/run.py", label=f"**{escape_markdown(name)}**", query_params=view.link({RUN.name: run_id}),
+        "../pages/run.py", label=f"**{escape_markdown(name)}**", query_params=parameters,
         width="content", help="Settings, code and machine of this run, and a button that clones it",
     )  # fmt: skip
-
-
-def page_links(run_id: str) -> None:
-    """Draw the links to Live, Memory and Replay of a run. Call this inside a horizontal container."""
     for page, label, icon in _PAGE_LINKS:
-        st.page_link(f"../pages/{page}.py", label=label, icon=icon, query_params=view.link({RUN.name: run_id}))
+        st.page_link(f"../pages/{page}.py", label=label, icon=icon, query_params=parameters)
 
 
 def show_run_links(page: str, run_ids: Sequence[str]) -> None:
     """Draw links to a page of the first of these runs, and the number of the others."""
     icons = {name: icon for name, _, icon in _PAGE_LINKS}
     linked = run_ids[:MAX_LINKS]
-    names = data.names_of(linked)
+    names = data.cached(find_run_names, ttl=5)(linked)
     for run_id in linked:
         st.page_link(
             f"../pages/{page}.py", label=escape_markdown(names.get(run_id, run_id)), icon=icons[page],
@@ -217,18 +220,28 @@ def forget(run_id: str) -> None:
 def _find_default_run(page: str) -> str | None:
     """Return the newest run; in a bundle, the run of the newest notebook entry, for Replay one that can be replayed."""
     if view.bundle() is None:
-        return data.newest_run()
-    entry_run = data.newest_entry_run()
-    replayable_runs = data.runs_with_states() if page == "replay" else []
+        return _find_newest_run()
+    entries = data.cached(list_entries, ttl=60)()
+    entry_run = next((entry.run_id for entry in entries if entry.run_id), None)
+    replayable_runs = data.cached(list_replayable_runs, ttl=60)() if page == "replay" else []
     if entry_run is not None and (not replayable_runs or entry_run in replayable_runs):
         return entry_run
-    return replayable_runs[0] if replayable_runs else data.newest_run()
+    return replayable_runs[0] if replayable_runs else _find_newest_run()
+
+
+def _find_newest_run() -> str | None:
+    """Return the id of the newest run that is not archived, else of the newest run."""
+    for run_filter in (RunFilter(), RunFilter(visibility="all")):
+        names, _ = data.cached(run_names, ttl=2)(run_filter, limit=1)
+        if names:
+            return next(iter(names))
+    return None
 
 
 def _on_searched(page: str) -> None:
     """Select the run if only one matches."""
     try:
-        names, total = data.run_names(RunFilter(text=st.session_state.get(_SEARCH) or ""), LISTED)
+        names, total = data.cached(run_names, ttl=2)(RunFilter(text=st.session_state.get(_SEARCH) or ""), limit=LISTED)
     except EmtcError:
         return
     if total == 1:
@@ -245,7 +258,7 @@ def _pick(page: str, run_id: str) -> None:
     """Show a run on all pages, and close the list."""
     st.session_state[_SESSION_RUN] = run_id
     if page in RUN_PAGES:  # the other parameters describe a view of the former run
-        page_state.clear()
+        page_url.clear()
     RUN.write(run_id)
     st.session_state[_N_PICKED] = st.session_state.get(_N_PICKED, 0) + 1
     st.session_state[_HAS_PICKED] = True

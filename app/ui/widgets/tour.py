@@ -15,15 +15,17 @@ from app.analysis.format import escape_markdown, format_number
 from app.analysis.settings import is_gate_off
 from app.figures.assets import read_asset
 from app.figures.theme import ENDED_STATUSES
-from app.ui import data
+from app.ui import data, run_data
 from app.ui.page_state import MARK, RUN, TOUR
 from emtc_core.errors import EmtcError
-from storage.queries.episode_search import Extremes
-from storage.queries.run_search import RunFilter
+from storage.queries.episode_search import Extremes, find_extremes
+from storage.queries.memory import list_snapshots
+from storage.queries.run_search import RunFilter, run_page
 from storage.runs.rows import RunRow
 
 if TYPE_CHECKING:
     from app.analysis.neighborhoods import Outlier
+    from app.ui.memory_data import SnapshotKey
 
 NOTHING_TO_SHOW = (
     "No run has both a gate and a snapshot of its memory yet. Start the demo run: it has both within a minute."
@@ -92,10 +94,10 @@ def find_run_for_tour() -> str | None:
 
     An idle gate is measured too, but removes less than `ACTIVE_SHARE` of the incentive.
     """
-    rows = data.rows_of(data.run_page(RunFilter(), sort="-created", limit=_MAX_RUNS).frame)
+    rows = data.rows_of(data.cached(run_page, ttl=1)(RunFilter(), sort="-created", limit=_MAX_RUNS).frame)
     gated_rows = [row for row in rows if row["gate"] in ("active", "idle")]
     for row in sorted(gated_rows, key=lambda row: row["gate"] == "idle"):
-        if len(_import_memory_data().list_snapshots(str(row["id"]))):
+        if len(data.cached(list_snapshots, ttl=2)(str(row["id"]))):
             return str(row["id"])
     return None
 
@@ -111,7 +113,7 @@ def _show_step_button(label: str, number: int, run: RunRow) -> None:
 def _describe_gate(run: RunRow) -> str:
     # This text is not redrawn while a run trains. Before the first gate statistics, the settings decide.
     will_have_gate = run.live_status not in ENDED_STATUSES and not is_gate_off(run.config)
-    if not will_have_gate and data.gate_state(run) is None:
+    if not will_have_gate and run_data.get_gate_verdict(run.id, run.live_status).gate is None:
         return (
             "This run has no gate, or it ended before the gate was measured. *Take the tour* on Home finds a run with "
             "a gate."
@@ -124,7 +126,7 @@ def _describe_gate(run: RunRow) -> str:
 
 def _describe_growth(run: RunRow) -> str:
     text = "Every point is a stored state. Press *▶ Growth* to see the states in the order in which they were written."
-    return text if len(_import_memory_data().list_snapshots(run.id)) else text + _NO_SNAPSHOT
+    return text if len(data.cached(list_snapshots, ttl=2)(run.id)) else text + _NO_SNAPSHOT
 
 
 def _describe_outlier(run: RunRow) -> str:
@@ -167,22 +169,28 @@ def _import_memory_data() -> ModuleType:
     return memory_data
 
 
-def _find_outlier(run: RunRow) -> "Outlier | None":
-    snapshots = _import_memory_data().list_snapshots(run.id)
+def _find_newest_snapshot(run: RunRow) -> "SnapshotKey | None":
+    snapshots = data.cached(list_snapshots, ttl=2)(run.id)
     if snapshots.empty:
         return None
-    return _import_memory_data().get_outlier(int(snapshots["id"].iloc[-1]), str(snapshots["created_at"].iloc[-1]))
+    newest = snapshots.iloc[-1]
+    return _import_memory_data().SnapshotKey(data.database_url(), int(newest["id"]), str(newest["created_at"]))
+
+
+def _find_outlier(run: RunRow) -> "Outlier | None":
+    snapshot = _find_newest_snapshot(run)
+    return None if snapshot is None else _import_memory_data().get_outlier(snapshot)
 
 
 def _get_outlier_view(run: RunRow) -> dict[str, str]:
-    outlier, snapshots = _find_outlier(run), _import_memory_data().list_snapshots(run.id)
-    if outlier is None:
+    outlier = _find_outlier(run)
+    snapshot = _find_newest_snapshot(run)
+    if outlier is None or snapshot is None:
         return {}
-    snapshot_id, created_at = int(snapshots["id"].iloc[-1]), str(snapshots["created_at"].iloc[-1])
-    coordinates = _import_memory_data().get_pca(snapshot_id, created_at).coordinates
+    coordinates = _import_memory_data().get_pca(snapshot).coordinates
     x, y = coordinates[outlier.row].tolist()
     width = _VIEW_WIDTH * float(coordinates[:, 0].max() - coordinates[:, 0].min())
-    view = {"snap": str(snapshot_id), "color": "h", "camera": f"{x:.6g},{y:.6g},{width:.6g}"}
+    view = {"snap": str(snapshot.snapshot_id), "color": "h", "camera": f"{x:.6g},{y:.6g},{width:.6g}"}
     return view | {MARK.name: str(outlier.slot)}
 
 
@@ -197,7 +205,7 @@ def _get_what_if(run: RunRow) -> dict[str, str]:
 
 def _find_extremes(run: RunRow) -> Extremes | None:
     try:
-        return data.extremes(run.id)
+        return data.cached(find_extremes, ttl=10)(run.id)
     except EmtcError:
         return None
 

@@ -45,7 +45,7 @@ from emtc_core.envs.smac.game_link import CLOSE_TIMEOUT_S, Arrays, GameLink, Gam
 from emtc_core.envs.smac.maps import ARENAS, SMAC_MAPS, make_info, smac_arguments, state_names
 from emtc_core.errors import EnvUnavailableError
 
-HOW_TO_GET = "emtc setup smac"
+HOW_TO_GET = "python -m emtc_core.envs.smac.install"
 MAX_LOSSES = 3
 """A copy that loses this number of workers without completing a battle stops the run with an error."""
 

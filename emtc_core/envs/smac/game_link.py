@@ -1,6 +1,6 @@
 """Locations of StarCraft II's parts (Python interpreter, game, maps), and the trainer's connection to a game worker.
 
-This module checks which parts are missing; `emtc setup smac` installs them. A worker is a process with a socket. It
+This module checks which parts are missing; `smac.install` installs them. A worker is a process with a socket. It
 processes one request at a time and sends one reply to each.
 """
 
@@ -51,7 +51,7 @@ def home() -> Path:
 
 
 def default_python() -> Path:
-    """Get the interpreter of the environment that `emtc setup smac` makes."""
+    """Get the interpreter of the environment that `smac.install` makes."""
     return home() / "env" / "bin" / "python"
 
 

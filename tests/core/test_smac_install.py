@@ -1,4 +1,4 @@
-"""`emtc setup smac`: what it installs, prints, refuses and keeps."""
+"""`python -m emtc_core.envs.smac.install`: what it installs, prints, refuses and keeps."""
 
 import hashlib
 import http.server
@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.main import run
-from emtc_core.envs.smac import game_link, setup
+from emtc_core.envs.smac import game_link, install
 from emtc_core.envs.smac.maps import ARENA, SMAC_MAPS
 from tests.require import require
 
@@ -43,8 +42,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
     handler = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), lambda *a: handler(*a, directory=str(served)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr(setup, "MAPS_URL", f"http://127.0.0.1:{server.server_port}/{ARCHIVE}")
-    monkeypatch.setattr(setup, "MAPS_SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
+    monkeypatch.setattr(install, "MAPS_URL", f"http://127.0.0.1:{server.server_port}/{ARCHIVE}")
+    monkeypatch.setattr(install, "MAPS_SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
     game_link._check_results.clear()
     yield tmp_path / "home"
     server.shutdown()
@@ -91,10 +90,10 @@ def write_wheels(folder: Path, *, agents: int = 3) -> None:
 @pytest.mark.ci
 def test_it_installs_the_packages_then_the_maps_and_prints_each_step(home, capfd, monkeypatch):
     write_wheels(home.parent)
-    monkeypatch.setattr(setup, "SOURCES", ("SMAC", "SMACv2"))
+    monkeypatch.setattr(install, "SOURCES", ("SMAC", "SMACv2"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(home.parent))
-    assert run(["setup", "smac"]) == 1
+    assert install.main() == 1
     said = capfd.readouterr().err
     assert f"-m venv {home / 'env'}" in said
     assert "-m pip install --no-input SMAC SMACv2 protobuf<3.21" in said
@@ -103,7 +102,7 @@ def test_it_installs_the_packages_then_the_maps_and_prints_each_step(home, capfd
     folder = install_game(home)
     folder.mkdir(parents=True)
     (folder / "3m.SC2Map").write_bytes(b"my own")
-    assert run(["setup", "smac"]) == 0
+    assert install.main() == 0
     assert "SMAC can be used: emtc train --env smac" in capfd.readouterr().err
     assert sorted(path.name for path in folder.iterdir()) == [f"{name}.SC2Map" for name in MAPS]
     assert ((folder / "3m.SC2Map").read_bytes(), (folder / "8m.SC2Map").read_bytes()) == (b"my own", b"8m")
@@ -111,9 +110,9 @@ def test_it_installs_the_packages_then_the_maps_and_prints_each_step(home, capfd
 
 @pytest.mark.slow
 def test_a_failure_of_pip_is_a_sentence_after_its_own_message(home, capfd, monkeypatch):
-    monkeypatch.setattr(setup, "SOURCES", ("SMAC", "SMACv2"))
+    monkeypatch.setattr(install, "SOURCES", ("SMAC", "SMACv2"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    assert run(["setup", "smac"]) == 1
+    assert install.main() == 1
     assert capfd.readouterr().err.endswith("The command ended with exit code 1. The reason is above.\n")
 
 
@@ -123,18 +122,18 @@ def test_another_archive_than_the_published_one_is_refused_and_an_own_interprete
     monkeypatch.setenv(game_link.PYTHON_VARIABLE, sys.executable)
     folder = install_game(home)
     pack({"3m.SC2Map": b"other"}, home.parent / "served")
-    assert run(["setup", "smac"]) == 1
+    assert install.main() == 1
     assert "the SHA-256 of the archive must be" in capfd.readouterr().err
     assert not folder.exists()
     (home.parent / "served" / ARCHIVE).unlink()
-    assert run(["setup", "smac"]) == 1
+    assert install.main() == 1
     assert "The maps cannot be installed: HTTP Error 404" in capfd.readouterr().err
     assert not home.exists()
 
 
 def test_the_published_address_and_the_packages_belong_to_one_commit():
-    assert setup.SMACV2_COMMIT in setup.MAPS_URL
-    assert any(setup.SMACV2_COMMIT in source for source in setup.SOURCES)
+    assert install.SMACV2_COMMIT in install.MAPS_URL
+    assert any(install.SMACV2_COMMIT in source for source in install.SOURCES)
 
 
 @pytest.mark.slow
@@ -144,7 +143,7 @@ def test_the_index_has_what_the_packages_need_and_it_is_older_than_streamlits(ho
     subprocess.run([sys.executable, "-m", "venv", str(env)], check=True)
     pip = [str(env / "bin" / "python"), "-m", "pip"]
     done = subprocess.run(
-        [*pip, "install", "--no-input", *setup.REQUIREMENTS],
+        [*pip, "install", "--no-input", *install.REQUIREMENTS],
         env=game_link.isolated_environ(),
         capture_output=True,
         check=False,

@@ -1,0 +1,116 @@
+"""The URL of the page that is drawn, and the lines on top of the page about values in it that were not found.
+
+Only this module reads and writes the URL. The parameters of the pages are declared with `page_state`.
+"""
+
+from collections.abc import Iterable
+from time import monotonic
+from typing import Final, NamedTuple
+
+import streamlit as st
+
+from app.analysis.format import escape_markdown
+
+OPENED_BOX: Final = "opened_box"
+"""Key of Streamlit's session state: the key of the box (`app.ui.widgets.box`) that was opened last on this page."""
+_MAX_CHARACTERS_IN_NOTICE: Final = 60
+_CONFIRMED_AFTER_S: Final = 2.0
+"""After this time [s], the browser is assumed to have a change. `read_texts` then uses the URL of the request."""
+# Keys of Streamlit's session state: the name of the page that is drawn, the container of its notices while it is drawn,
+# the notices, and the changes of the URL by parameter.
+_PAGE: Final = "page_state_page"
+_NOTICE_CONTAINER: Final = "page_state_place"
+_NOTICES: Final = "page_state_notices"
+_CHANGES: Final = "page_state_changes"
+
+
+class _Change(NamedTuple):
+    """The texts of a parameter before and after a change.
+
+    Until the time `until` [s], a request may still contain the URL from before the change.
+    """
+
+    before: list[str]
+    after: list[str]
+    until: float
+
+
+def open_page(page: str) -> None:
+    """Set the page that is drawn now. Call this once per execution of the script, at the place of the notices."""
+    st.session_state[_CHANGES] = {}
+    if get_page() != page:
+        st.session_state[_NOTICES] = []
+        st.session_state.pop(OPENED_BOX, None)
+    st.session_state[_PAGE] = page
+    st.session_state[_NOTICE_CONTAINER] = st.container()
+    # If the last execution of the script was interrupted, its notices are still stored.
+    for notice in st.session_state.setdefault(_NOTICES, []):
+        _show_notice(notice)
+
+
+def finish_page() -> None:
+    """End the drawing of the page. After this, a fragment draws its notices at its own place."""
+    st.session_state[_NOTICES] = []
+    st.session_state[_NOTICE_CONTAINER] = None
+
+
+def get_page() -> str:
+    """Return the name of the page that is drawn now; an empty text outside of the app."""
+    return st.session_state.get(_PAGE, "")
+
+
+def list_names() -> list[str]:
+    """List the names of all parameters in the URL."""
+    return list(st.query_params)
+
+
+def read_others(names: Iterable[str]) -> dict[str, str]:
+    """Return all parameters in the URL except these, for a link to the same page."""
+    excluded = set(names)
+    return {name: st.query_params[name] for name in st.query_params if name not in excluded}
+
+
+def clear() -> None:
+    """Remove all parameters from the URL."""
+    st.query_params.clear()
+
+
+def read_texts(name: str) -> list[str]:
+    """Read the texts of a parameter.
+
+    A timer of a fragment may send a request before the browser has received a change that was made in the fragment.
+    Such a request contains the old URL. It is ignored, and the changed value is returned.
+    """
+    texts = st.query_params.get_all(name)
+    change: _Change | None = st.session_state.get(_CHANGES, {}).get(name)
+    if change is not None and texts == change.before and monotonic() < change.until:
+        return change.after
+    return texts
+
+
+def write_texts(name: str, texts: list[str]) -> None:
+    """Write the texts of a parameter. Several texts repeat the parameter, and an empty list removes it."""
+    if texts == read_texts(name):
+        return
+    before = st.query_params.get_all(name)
+    if texts:
+        st.query_params[name] = texts if len(texts) > 1 else texts[0]
+    else:
+        st.query_params.pop(name, None)
+    change = _Change(before, texts, monotonic() + _CONFIRMED_AFTER_S)
+    st.session_state.setdefault(_CHANGES, {})[name] = change
+
+
+def report_missing(name: str, text: str, replacement: str) -> None:
+    """State on the page that a value is invalid or does not exist, and what is shown instead."""
+    if len(text) > _MAX_CHARACTERS_IN_NOTICE:
+        text = f"{text[:_MAX_CHARACTERS_IN_NOTICE]}…"
+    instead = f"Shown instead: {replacement}." if replacement else "It is ignored."
+    notice = escape_markdown(f'The address contains {name} = "{text}", which was not found. {instead}')
+    st.session_state.setdefault(_NOTICES, []).append(notice)
+    _show_notice(notice)
+
+
+def _show_notice(notice: str) -> None:
+    container = st.session_state.get(_NOTICE_CONTAINER) or st
+    container.warning(notice, icon=":material/link_off:")
