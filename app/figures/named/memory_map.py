@@ -20,7 +20,7 @@ from app.analysis.selection import NODE_QUANTITIES, NodeSelection, compute_node_
 from app.figures.figure import FigureKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Cloud, Trace
-from app.figures.options import METHOD_NAMES, MethodOptions, Option, Options, convert_with, list_choices, read_episodes
+from app.figures.options import METHOD_NAMES, MethodOptions, Option, convert_with, list_choices, read_episodes
 from app.figures.theme import BETA, DELTA_MEM, NEUTRAL, VIRIDIS, WIN_RATE
 from emtc_core.errors import ConfigError
 from storage.engine import Database
@@ -385,7 +385,7 @@ def _read_nodes(db: Database, run: RunRow, options: AtlasOptions) -> MapNodes:
 def _read_default_map(db: Database, snapshot: Snapshot, title: str, *, method: str) -> MapNodes:
     """Read the stored projection for the default landmarks, or compute it. Draw a sample of the nodes."""
     coordinates = project_snapshot(db, snapshot.id, method=method).coordinates
-    name = METHOD_NAMES.get(method, method)
+    name = METHOD_NAMES[method]
     points = LabeledPoints(coordinates, f"{name} 1", f"{name} 2")
     drawn_rows = sample_rows(snapshot, n=MAX_POINTS, seed=0)
     is_sample = len(drawn_rows) < snapshot.size
@@ -422,7 +422,7 @@ def _read_selected(db: Database, rows: Sequence[RunRow], options: MapOptions) ->
     return SelectedNodes(snapshot, selected, on_map, run.name, selection.description)
 
 
-def _draw_selected(nodes: SelectedNodes, options: Options) -> Chart:
+def _draw_selected(nodes: SelectedNodes, options: MapOptions) -> Chart:
     snapshot, selected, on_map, run, description = nodes
     return draw_selection(snapshot, selected, on_map, run=run, description=description)
 
