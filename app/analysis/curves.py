@@ -257,15 +257,15 @@ class Curves:
         """Exclude the runs for which there is a reason, and list them with it."""
         reasons = {run.id: reason for run in self.runs if (reason := find_reason(run)) is not None}
         excluded = [run.make_excluded(reasons[run.id]) for run in self.runs if run.id in reasons]
-        kept = self.keep(run for run in self.runs if run.id not in reasons)
-        return replace(kept, excluded=(*self.excluded, *excluded))
+        included = tuple(run for run in self.runs if run.id not in reasons)
+        return replace(self, runs=included, excluded=(*self.excluded, *excluded))
 
     def hide(self, methods: Iterable[str]) -> "Curves":
         """Remove methods from the figure."""
         names = set(methods)
         hidden = tuple(group.variant for group in self.by_variant if group.variant.method in names)
-        shown = self.keep(run for run in self.runs if run.variant.method not in names)
-        return replace(shown, hidden=(*self.hidden, *hidden))
+        visible = tuple(run for run in self.runs if run.variant.method not in names)
+        return replace(self, runs=visible, hidden=(*self.hidden, *hidden))
 
 
 def smooth_curves(curves: Curves, window: int) -> Curves:
@@ -300,10 +300,9 @@ def exclude_without_x(curves: Curves) -> Curves:
 
 def regroup(curves: Curves, run_ids: Collection[str]) -> Curves:
     """Keep these runs and name their variants again, by the settings in which only these runs differ."""
-    kept = [run for run in curves.runs if run.id in run_ids]
-    by_id = {run.id: run for run in kept}
+    by_id = {run.id: run for run in curves.runs if run.id in run_ids}
     runs = []
-    for variant in group_variants({run.id: run.settings for run in kept}):
+    for variant in group_variants({run_id: run.settings for run_id, run in by_id.items()}):
         runs += [replace(by_id[run_id], variant=variant) for run_id in variant.run_ids]
     points = curves.keep(runs).points
     methods = {run.id: run.variant.method for run in runs}

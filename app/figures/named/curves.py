@@ -229,9 +229,9 @@ def draw_comparison(
                 lines += _draw_seeds(group, line_name, style)
             if smooth and not has_seed_lines:
                 lines.append(_draw_measured(group, line_name, aggregation, style))
-            drawn = smoothed.find_variant(method, task) or group
+            smoothed_group = smoothed.find_variant(method, task) or group
             label = f"{end_labels[method]}{group.mark}"
-            lines.append(draw_line(line_name, drawn, aggregation, style, label=label))
+            lines.append(draw_line(line_name, smoothed_group, aggregation, style, label=label))
         axis_title = quantity.at(task).title
         panel = Panel(f"{axis_title}, {task}", quantity.unit, tuple(lines), range=quantity.range, axis=axis_title)
         panels.append(panel)
