@@ -15,8 +15,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from app.analysis.comparable import select_runs
 from app.analysis.latex import escape_text
+from app.analysis.results import select_runs
 from app.analysis.tables import Column, Table, export_table, make_plain_table, make_table
 from app.figures.registry import TABLES
 from storage.bundles.bundle_cache import cache_bundle
