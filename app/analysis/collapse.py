@@ -39,6 +39,8 @@ MAX_NEIGHBORS_WITHIN_DELTA = 50
 """Only the nearest neighbors within delta are counted: in a collapsed embedding all nodes are within delta."""
 MAX_RANKED = 4000
 """Maximum number of nodes for the ranks of a layout; the cost grows with its square."""
+_MAX_PURITY_BY_CHANCE = 0.999
+"""Above this value, all nodes are desirable or none is, and the purity has no meaning."""
 
 
 @dataclass(frozen=True)
@@ -69,24 +71,29 @@ class CollapseResult:
         It has collapsed if the whole interval of R² is below `USELESS`, and it has not if it is above `USEFUL`. For a
         sample only the numbers are given.
         """
-        r2, chance = self["h_r2_knn"], self["h_r2_by_chance"]
+        r2 = self["h_r2_knn"]
         if not np.isfinite(r2.value):
             return "Cannot tell: no node has neighbors of other episodes with different H."
-        numbers = f"R² {_format_interval(r2)} ({_format(chance.value)} expected by chance)"
-        purity, chance = self["xi_purity"], self["xi_purity_by_chance"]
-        desirability = ""
-        if np.isfinite(purity.value) and chance.value <= 0.999:  # above: all nodes are desirable, or none is
-            desirability = (
-                f" {_format_interval(purity)} of a node's neighbors have the same ξ "
-                f"({_format(chance.value)} expected by chance)."
-            )
+        r2_by_chance = self["h_r2_by_chance"].value
+        numbers = f"R² {_format_interval(r2)} ({_format(r2_by_chance)} expected by chance)"
+        purity = self._describe_purity()
         if self.sample:
-            return f"In this sample, neighbors predict H with {numbers}.{desirability}"
+            return f"In this sample, neighbors predict H with {numbers}.{purity}"
         if r2.high < USELESS:
-            return f"Yes: neighbors do not predict H, {numbers}.{desirability}"
+            return f"Yes: neighbors do not predict H, {numbers}.{purity}"
         if r2.low > USEFUL:
-            return f"No: neighbors predict H with {numbers}.{desirability}"
-        return f"Partly, or too few episodes to decide: neighbors predict H with {numbers}.{desirability}"
+            return f"No: neighbors predict H with {numbers}.{purity}"
+        return f"Partly, or too few episodes to decide: neighbors predict H with {numbers}.{purity}"
+
+    def _describe_purity(self) -> str:
+        """Write how many neighbors have the same ξ; empty if all nodes are desirable, or none is."""
+        purity, by_chance = self["xi_purity"], self["xi_purity_by_chance"].value
+        if not np.isfinite(purity.value) or by_chance > _MAX_PURITY_BY_CHANCE:
+            return ""
+        return (
+            f" {_format_interval(purity)} of a node's neighbors have the same ξ "
+            f"({_format(by_chance)} expected by chance)."
+        )
 
     def __getitem__(self, name: str) -> EmbeddingNumber:
         return next(number for number in self.numbers if number.name == name)
@@ -135,7 +142,7 @@ def measure_collapse(
         seed: Random seed for the sample, the order of nodes with equal coordinates and the bootstrap.
         n_jobs: Number of threads; the numbers do not depend on it.
     """
-    rows, points = _select_nodes(snapshot, delta_space, embedding, most=max_nodes, seed=seed)
+    rows, points = _select_nodes(snapshot, delta_space, embedding, max_nodes=max_nodes, seed=seed)
     index, distance = find_neighbors_in_other_episodes(
         points, snapshot.episode, rows, k=MAX_NEIGHBORS_WITHIN_DELTA, seed=seed, n_jobs=n_jobs
     )
@@ -172,7 +179,7 @@ def compute_return_r2(
         max_nodes: Maximum number of query nodes.
         seed: Random seed for the sample and the order of nodes with equal coordinates.
     """
-    rows, points = _select_nodes(snapshot, delta_space, embedding, most=max_nodes, seed=seed)
+    rows, points = _select_nodes(snapshot, delta_space, embedding, max_nodes=max_nodes, seed=seed)
     index, _ = find_neighbors_in_other_episodes(points, snapshot.episode, rows, k=NEIGHBORS, seed=seed)
     statistic = _make_knn_statistic(snapshot, rows, index)
     return float(statistic.combine(statistic.terms.sum(axis=0)))
@@ -214,13 +221,15 @@ def _select_nodes(
     delta_space: Literal["normalized", "raw"],
     embedding: NDArray[np.float32] | None,
     *,
-    most: int,
+    max_nodes: int,
     seed: int,
 ) -> tuple[Rows, NDArray[np.floating]]:
     """Return the rows of the query nodes [Q] and the coordinates of all nodes [M, d]."""
+    rows = sample_stratified_rows(snapshot.h, snapshot.t, n=max_nodes, seed=seed)
     points = snapshot.embedding if embedding is None else embedding
-    rows = sample_stratified_rows(snapshot.h, snapshot.t, n=most, seed=seed)
-    return rows, scale_like_memory(points) if delta_space == "normalized" else points
+    if delta_space == "normalized":
+        return rows, scale_like_memory(points)
+    return rows, points
 
 
 def _center(h: NDArray[np.float32]) -> Floats:
@@ -232,25 +241,39 @@ def _center(h: NDArray[np.float32]) -> Floats:
 def _make_return_statistics(
     snapshot: Snapshot, rows: Rows, index: Rows, distance: Floats, *, delta: float, threshold: float
 ) -> list[_Statistic]:
+    """Make the statistics of H [Q, K neighbors]. A sample of the memory has only that of the nearest nodes."""
+    knn_statistic = _make_knn_statistic(snapshot, rows, index)
     if snapshot.whole is not None:
-        return [_make_knn_statistic(snapshot, rows, index)]
-    h, is_within = _center(snapshot.h), distance <= delta
-    differs = (np.abs(h[index] - h[rows][:, None]) > threshold) & is_within
+        return [knn_statistic]
+    h = _center(snapshot.h)
+    is_within_delta = distance <= delta
+    is_different = np.abs(h[index] - h[rows][:, None]) > threshold
+    n_within_delta = is_within_delta.sum(axis=1)
+    n_different = (is_different & is_within_delta).sum(axis=1)
     return [
-        _make_knn_statistic(snapshot, rows, index),
+        knn_statistic,
         _make_r2(
-            "h_r2_delta", "R² of H predicted by the nodes of other episodes within δ", h[rows], h[index], is_within
+            "h_r2_delta",
+            "R² of H predicted by the nodes of other episodes within δ",
+            h[rows],
+            h[index],
+            is_within_delta,
         ),
         _make_fraction(
-            "delta_far_share", "share of pairs",
+            "delta_far_share",
+            "share of pairs",
             f"pairs of nodes within δ whose H differ by more than {threshold:.4g}",
-            differs.sum(axis=1), is_within.sum(axis=1),
+            n_different,
+            n_within_delta,
         ),
         _make_fraction(
-            "delta_reached", "share of nodes", "nodes with a node of another episode within δ",
-            is_within.sum(axis=1) > 0, np.ones(len(rows)),
+            "delta_reached",
+            "share of nodes",
+            "nodes with a node of another episode within δ",
+            n_within_delta > 0,
+            np.ones(len(rows)),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _make_knn_statistic(snapshot: Snapshot, rows: Rows, index: Rows) -> _Statistic:
@@ -271,38 +294,47 @@ def _make_chance_statistic(snapshot: Snapshot, rows: Rows, seed: int) -> _Statis
 
 def _make_desirability_statistics(snapshot: Snapshot, rows: Rows, index: Rows) -> list[_Statistic]:
     neighbors = index[:, :NEIGHBORS]
-    is_valid, xi = neighbors >= 0, snapshot.xi.astype(bool)
+    is_valid = neighbors >= 0
+    xi = snapshot.xi.astype(bool)
     is_same = (xi[neighbors] == xi[rows][:, None]) & is_valid
-    purity = is_same.sum(axis=1) / np.maximum(is_valid.sum(axis=1), 1)
-    is_counted = is_valid.sum(axis=1) > 0
+    n_neighbors = is_valid.sum(axis=1)
+    purity = is_same.sum(axis=1) / np.maximum(n_neighbors, 1)
+    has_neighbors = n_neighbors > 0
     meaning = f"nodes with the same ξ among the {NEIGHBORS} nearest of other episodes"
 
     def combine_chance(sums: Floats) -> Floats:
+        """Compute the probability that two random nodes have the same ξ."""
         desirable = sums[..., 0] / sums[..., 1]
         return desirable**2 + (1 - desirable) ** 2
 
-    ones = np.ones(len(rows))
-    chance_terms = np.stack([xi[rows], ones], axis=1).astype(np.float64)
+    chance_terms = np.stack([xi[rows], np.ones(len(rows))], axis=1).astype(np.float64)
     return [
-        _make_fraction("xi_purity", "share of neighbors", meaning, purity * is_counted, is_counted),
+        _make_fraction("xi_purity", "share of neighbors", meaning, purity * has_neighbors, has_neighbors),
         _Statistic(
-            "xi_purity_by_chance", "share of neighbors", "the same for random neighbors",
-            chance_terms, np.ones(len(rows), bool), combine_chance,
+            "xi_purity_by_chance",
+            "share of neighbors",
+            "the same for random neighbors",
+            chance_terms,
+            np.ones(len(rows), bool),
+            combine_chance,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _make_r2(name: str, meaning: str, h: Floats, h_neighbors: Floats, is_valid: NDArray[np.bool_]) -> _Statistic:
     """Make the R² of h [Q] predicted by the mean of its valid neighbors [Q, K]."""
-    is_counted = is_valid.sum(axis=1) > 0
-    predicted = np.where(is_valid, h_neighbors, 0.0).sum(axis=1) / np.maximum(is_valid.sum(axis=1), 1)
+    n_neighbors = is_valid.sum(axis=1)
+    is_counted = n_neighbors > 0
+    predicted = np.where(is_valid, h_neighbors, 0.0).sum(axis=1) / np.maximum(n_neighbors, 1)
     terms = np.stack([(h - predicted) ** 2, h, h**2, np.ones(len(h))], axis=1) * is_counted[:, None]
 
     def combine(sums: Floats) -> Floats:
-        residual, total, squares, count = np.moveaxis(sums, -1, 0)
+        """Compute 1 − residual / variation from Σ(h − predicted)², Σh, Σh² and the count; NaN if h is constant."""
+        residual, h_sum, h_squares, count = np.moveaxis(sums, -1, 0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            variation = squares - total**2 / count
-            return np.where(variation > 1e-12 * squares, 1 - residual / variation, np.nan)
+            variation = h_squares - h_sum**2 / count
+            is_constant = ~(variation > 1e-12 * h_squares)
+            return np.where(is_constant, np.nan, 1 - residual / variation)
 
     return _Statistic(name, "R²", meaning, terms, is_counted, combine)
 

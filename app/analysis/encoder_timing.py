@@ -30,6 +30,7 @@ def make_encoder_timing_table() -> pd.DataFrame:
 
 
 def _measure_encoder(state_dim: int, batch: int, seq: int) -> dict[str, float | int]:
+    """Measure both encoders with one size of the states and the batch: one row of the table."""
     device = choose_device("auto")
     embedders = [
         Embedder(EmbedConfig(type=kind), state_dim=state_dim, episode_limit=EPISODE_LIMIT, device=device, seed=0)
@@ -38,25 +39,27 @@ def _measure_encoder(state_dim: int, batch: int, seq: int) -> dict[str, float | 
     state = torch.rand(batch * seq, state_dim, device=device)
     steps = torch.arange(batch * seq, device=device) % EPISODE_LIMIT
     times: list[list[float]] = [[], []]
-    for turn in range(WARM_UP + REPEATS):
+    for repeat in range(WARM_UP + REPEATS):
         for encoder_times, embedder in zip(times, embedders, strict=True):
             seconds = _time_forward(embedder, state, steps)
-            if turn >= WARM_UP:
+            if repeat >= WARM_UP:
                 encoder_times.append(seconds)
-    dcae, tcse = (1e3 * statistics.median(encoder_times) for encoder_times in times)
-    size = sum(p.numel() * p.element_size() for p in embedders[1].encoder.parameters())
+    dcae_ms, tcse_ms = (1e3 * statistics.median(encoder_times) for encoder_times in times)
+    parameters = embedders[1].encoder.parameters()
+    size_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
     return {
         "state_dim": state_dim,
         "batch": batch,
         "seq": seq,
-        "dcae_ms": float(np.round(dcae, 4)),
-        "tcse_ms": float(np.round(tcse, 4)),
-        "tcse_over_dcae": float(np.round(tcse / dcae, 3)),
-        "encoder_kB": round(size / 1e3, 1),
+        "dcae_ms": float(np.round(dcae_ms, 4)),
+        "tcse_ms": float(np.round(tcse_ms, 4)),
+        "tcse_over_dcae": float(np.round(tcse_ms / dcae_ms, 3)),
+        "encoder_kB": round(size_bytes / 1e3, 1),
     }
 
 
 def _time_forward(embedder: Embedder, state: torch.Tensor, steps: torch.Tensor) -> float:
+    """Measure the duration of one forward pass [s]."""
     started = time.perf_counter()
     embedder.embed(state, steps)
     if state.is_cuda:

@@ -8,6 +8,7 @@ than the resolution of float32.
 """
 
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,22 +105,28 @@ def find_neighbors_in_other_episodes(
     """
     shifted = _add_offsets(points, seed)
     tree = KDTree(shifted)
-    max_queried = min(len(points), k + int(np.unique(episode, return_counts=True)[1].max(initial=0)))
-    index, distance = np.full((len(rows), k), -1, np.int64), np.full((len(rows), k), np.inf)
-    pending, n_queried = np.arange(len(rows)), min(max_queried, k + _EXTRA_NEIGHBORS)
+    _, episode_sizes = np.unique(episode, return_counts=True)
+    max_queried = min(len(points), k + int(episode_sizes.max(initial=0)))
+    index = np.full((len(rows), k), -1, np.int64)
+    distance = np.full((len(rows), k), np.inf)
+    pending = np.arange(len(rows))  # query nodes that need more neighbors
+    n_queried = min(max_queried, k + _EXTRA_NEIGHBORS)
     while len(pending):
         incomplete = []
-        for chunk in np.array_split(pending, -(-len(pending) // _CHUNK)):
+        for chunk in np.array_split(pending, ceil(len(pending) / _CHUNK)):
             result = tree.query(shifted[rows[chunk]], k=n_queried, workers=n_jobs)
             distances, neighbors = (np.reshape(part, (len(chunk), n_queried)) for part in result)
             is_other = episode[neighbors] != episode[rows[chunk]][:, None]
-            order = np.argsort(~is_other, axis=1, kind="stable")[:, :k]  # other episodes first, each part nearest first
+            # Move neighbors from other episodes to the front. A stable sort keeps them nearest first.
+            order = np.argsort(~is_other, axis=1, kind="stable")[:, :k]
             is_valid = np.take_along_axis(is_other, order, axis=1)
             width = order.shape[1]
             index[chunk, :width] = np.where(is_valid, np.take_along_axis(neighbors, order, axis=1), -1)
             distance[chunk, :width] = np.where(is_valid, np.take_along_axis(distances, order, axis=1), np.inf)
             incomplete.append(chunk[is_other.sum(axis=1) < k])
-        pending = np.concatenate(incomplete) if n_queried < max_queried else pending[:0]
+        if n_queried == max_queried:
+            break
+        pending = np.concatenate(incomplete)
         n_queried = min(max_queried, 2 * n_queried)
     return index, distance
 
@@ -147,18 +154,20 @@ def measure_neighbor_agreement(
     is_selected = np.isin(rows_in_layout, rows)
     rng = np.random.default_rng(0)
     queries = []
-    for part in (is_selected, ~is_selected):
-        candidates = np.flatnonzero(part)
-        queries.append(
-            candidates if len(candidates) <= max_nodes else np.sort(rng.choice(candidates, max_nodes, replace=False))
-        )
-    near = [
-        _find_nearest_others(space[rows_in_layout], np.concatenate(queries), k, n_jobs) for space in (embedding, layout)
-    ]
-    shared = (near[0][:, :, None] == near[1][:, None, :]).any(axis=2).mean(axis=1) if near[0].size else np.empty(0)
-    parts = np.split(shared, [len(queries[0])])
-    means = [float(part.mean()) if len(part) else float("nan") for part in parts]
-    return Agreement(means[0], means[1], len(parts[0]), len(parts[1]), k)
+    for mask in (is_selected, ~is_selected):
+        candidates = np.flatnonzero(mask)
+        if len(candidates) > max_nodes:
+            candidates = np.sort(rng.choice(candidates, max_nodes, replace=False))
+        queries.append(candidates)
+    query_rows = np.concatenate(queries)
+    near_in_embedding = _find_nearest_others(embedding[rows_in_layout], query_rows, k, n_jobs)
+    near_in_layout = _find_nearest_others(layout[rows_in_layout], query_rows, k, n_jobs)
+    shared_fractions = np.empty(0)
+    if near_in_embedding.size:
+        is_shared = (near_in_embedding[:, :, None] == near_in_layout[:, None, :]).any(axis=2)
+        shared_fractions = is_shared.mean(axis=1)
+    selected, rest = np.split(shared_fractions, [len(queries[0])])
+    return Agreement(_mean(selected), _mean(rest), len(selected), len(rest), k)
 
 
 def compute_layout_quality(points: NDArray[np.floating], layout: NDArray[np.floating], *, k: int = NEIGHBORS) -> Floats:
@@ -180,12 +189,17 @@ def compute_layout_quality(points: NDArray[np.floating], layout: NDArray[np.floa
     for start in range(0, n, _CHUNK // 4):
         chunk = np.arange(start, min(n, start + _CHUNK // 4))
         in_points, in_layout = (_squared_distances(space, chunk) for space in spaces)
-        # trustworthiness: rank of each layout neighbor in the original space; continuity: the reverse
+        # Trustworthiness ranks the neighbors in the layout by their distance in the original space. Continuity ranks
+        # the neighbors in the original space by their distance in the layout.
         for column, (rank_by, near_by) in enumerate(((in_points, in_layout), (in_layout, in_points))):
             near = np.argpartition(near_by, k - 1, axis=1)[:, :k]
-            rank = _rank_neighbors(rank_by, near)
-            parts[chunk, column] = 1 - 2 / (k * (2 * n - 3 * k - 1)) * np.maximum(rank - k, 0).sum(axis=1)
+            excess_rank = np.maximum(_rank_neighbors(rank_by, near) - k, 0).sum(axis=1)
+            parts[chunk, column] = 1 - 2 / (k * (2 * n - 3 * k - 1)) * excess_rank
     return parts
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if len(values) else float("nan")
 
 
 def _squared_distances(space: Floats, chunk: Rows) -> Floats:

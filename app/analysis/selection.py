@@ -3,7 +3,7 @@
 `NODE_QUANTITIES` lists the quantities of a node that can be used for the colors of the map and for ranges.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Final, Self
@@ -72,8 +72,8 @@ def compute_node_values(snapshot: Snapshot, key: str) -> NDArray[np.float32]:
         KeyError: If the quantity does not exist.
     """
     if key == "success":
-        share = snapshot.n_xi / np.maximum(snapshot.n_call, 1)
-        return np.where(snapshot.n_call > 0, share, np.nan).astype(np.float32)
+        success_fraction = snapshot.n_xi / np.maximum(snapshot.n_call, 1)
+        return np.where(snapshot.n_call > 0, success_fraction, np.nan).astype(np.float32)
     return getattr(snapshot, NODE_QUANTITIES[key].key).astype(np.float32)
 
 
@@ -106,7 +106,9 @@ class NodeSelection:
     def description(self) -> str:
         """The selection in words: "H 0.5 – 2, inside a lasso"."""
         parts = [f"{NODE_QUANTITIES[key].name} {low:.4g} – {high:.4g}" for key, (low, high) in self.ranges.items()]
-        return ", ".join([*parts, *(["inside a lasso"] if self.polygon else [])])
+        if self.polygon:
+            parts.append("inside a lasso")
+        return ", ".join(parts)
 
     def mask(self, snapshot: Snapshot, coordinates: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Compute the mask [M] of the selected nodes.
@@ -180,28 +182,35 @@ def tabulate_selection(snapshot: Snapshot, selected: NDArray[np.bool_], on_map: 
         selected: Mask [M] of the selected nodes.
         on_map: Mask [M] of the nodes on the map.
     """
-    parts = {"selected": selected & on_map, "rest": on_map & ~selected}
+    masks = {"selected": selected & on_map, "rest": on_map & ~selected}
     rows: list[dict[str, object]] = []
 
-    def add(name: str, unit: str, values: Mapping[str, float]) -> None:
-        rows.append({"what": name, "unit": unit, **values})
+    def add_row(name: str, unit: str, compute: Callable[[NDArray[np.bool_]], float]) -> None:
+        numbers = {column: compute(mask) for column, mask in masks.items()}
+        rows.append({"what": name, "unit": unit, **numbers})
 
-    add("nodes", "", {part: float(mask.sum()) for part, mask in parts.items()})
-    add("episodes of origin", "", {part: float(len(np.unique(snapshot.episode[m]))) for part, m in parts.items()})
-    add("desirable, ξ", "fraction", {part: _mean(snapshot.xi[m]) for part, m in parts.items()})
-    add("success, ΣN_ξ ÷ ΣN_call", "fraction", {part: _success_rate(snapshot, m) for part, m in parts.items()})
+    add_row("nodes", "", lambda mask: float(mask.sum()))
+    add_row("episodes of origin", "", lambda mask: float(len(np.unique(snapshot.episode[mask]))))
+    add_row("desirable, ξ", "fraction", lambda mask: _mean(snapshot.xi[mask]))
+    add_row("success, ΣN_ξ ÷ ΣN_call", "fraction", lambda mask: _success_rate(snapshot, mask))
     for key in DESCRIBED:
-        quantity, values = NODE_QUANTITIES[key], compute_node_values(snapshot, key)
+        quantity = NODE_QUANTITIES[key]
+        values = compute_node_values(snapshot, key)
         for label, q in _QUANTILES.items():
-            numbers = {part: _quantile(values[m], q) for part, m in parts.items()}
-            add(f"{quantity.name}, {label}", quantity.unit, numbers)
+            add_row(
+                f"{quantity.name}, {label}",
+                quantity.unit,
+                lambda mask, values=values, q=q: _quantile(values[mask], q),
+            )
     return pd.DataFrame(rows)
 
 
 def list_nodes(snapshot: Snapshot, coordinates: NDArray[np.float32], rows: NDArray[np.int64]) -> pd.DataFrame:
     """Tabulate the given nodes: slot, coordinates and all quantities."""
     columns = {"slot": snapshot.slot[rows], "x": coordinates[rows, 0], "y": coordinates[rows, 1]}
-    return pd.DataFrame({**columns, **{key: compute_node_values(snapshot, key)[rows] for key in NODE_QUANTITIES}})
+    for key in NODE_QUANTITIES:
+        columns[key] = compute_node_values(snapshot, key)[rows]
+    return pd.DataFrame(columns)
 
 
 def _mean(values: NDArray[np.bool_]) -> float:

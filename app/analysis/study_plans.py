@@ -69,7 +69,7 @@ class Claim(ConfigSection):
     measures: Annotated[tuple[str, ...], Field(min_length=1)]
     """Names of measures. The first one is the primary measure and decides. The others are only reported."""
     direction: Literal["higher", "lower"]
-    """Whether the claim states that the first variant has the higher or the lower primary measure."""
+    """Whether the primary measure of the first variant is higher or lower than that of the second one, or than 0."""
     family: Text = "claims"
     """The p values of the claims of one family are corrected together, separately on each task."""
 

@@ -75,8 +75,9 @@ class WhatIfSettings:
 
     def tau(self, recorded: Any) -> Any:
         """Return the changed tau [return] for a recorded one, a number or an array."""
-        fixed = self.tau_fixed
-        return recorded * self.tau_factor if fixed is None else np.full_like(np.asarray(recorded, np.float64), fixed)
+        if self.tau_fixed is None:
+            return recorded * self.tau_factor
+        return np.full_like(np.asarray(recorded, np.float64), self.tau_fixed)
 
 
 @dataclass(frozen=True)
@@ -214,18 +215,23 @@ def evaluate_what_if(
     if rows is not None:
         stream = stream.select(np.isin(stream.slot, snapshot.slot[rows]))
     tau_after = float(settings.tau(tau))
-    links = _compare_links(snapshot, rules, settings, tau_after, merged, rows)
-    sets = (_compare_stream(snapshot, stream, rules, settings, tau), links) if len(stream.beta) else (links,)
+    sets = [_compare_links(snapshot, rules, settings, tau_after, merged, rows)]
+    if len(stream.beta):
+        sets.insert(0, _compare_stream(snapshot, stream, rules, settings, tau))
     selected = np.arange(snapshot.size) if rows is None else rows
-    factor = settings.delta_factor if merged is not None else None
+    n_nodes = n_merged = len(selected)
+    delta = delta_after = rules.memory.delta
+    if merged is not None:
+        n_merged = len(np.unique(merged.node[selected]))
+        delta_after = delta * (settings.delta_factor or 1.0)
     return WhatIfResult(
-        sets=sets,
-        nodes=len(selected),
-        nodes_after=len(selected) if merged is None else len(np.unique(merged.node[selected])),
+        sets=tuple(sets),
+        nodes=n_nodes,
+        nodes_after=n_merged,
         tau=tau,
         tau_after=tau_after,
-        delta=rules.memory.delta,
-        delta_after=rules.memory.delta * (factor or 1.0),
+        delta=delta,
+        delta_after=delta_after,
         law_without_inverse=None if law.is_invertible else rules.gate.type,
         sample=explain_sample(snapshot),
     )
@@ -347,7 +353,8 @@ def _row(name: str, before: float, after: float, digits: int) -> tuple[str, str,
     def write(value: float, sign: str = "") -> str:
         return format_decimals(value, digits, sign=sign) if np.isfinite(value) else MISSING
 
-    return name, write(before), write(after), write(round(after - before, digits + 2), "+")
+    difference = round(after - before, digits + 2)
+    return name, write(before), write(after), write(difference, "+")
 
 
 def _read_section(kind: type[S], config: Mapping[str, Any], name: str) -> S:
@@ -377,12 +384,13 @@ def _compute_incentive(nodes: "Snapshot | MergedNodes", rows: Rows, ends: Flags,
     """
     if isinstance(nodes, Snapshot) and nodes.whole is not None:
         return np.full(rows.shape, np.nan)
-    hit, hit_rows = rows >= 0, np.maximum(rows, 0)
+    hit = rows >= 0
+    existing_rows = np.maximum(rows, 0)  # row 0 is read where the lookup found nothing, and is replaced below
     recalled = _Recalled(
-        h=np.where(hit, nodes.h[hit_rows].astype(np.float64), np.nan),
-        n_call=np.where(hit, nodes.n_call[hit_rows], 0).astype(np.int32),
-        n_xi=np.where(hit, nodes.n_xi[hit_rows], 0).astype(np.int32),
-        xi=nodes.xi[hit_rows] & hit,
+        h=np.where(hit, nodes.h[existing_rows].astype(np.float64), np.nan),
+        n_call=np.where(hit, nodes.n_call[existing_rows], 0).astype(np.int32),
+        n_xi=np.where(hit, nodes.n_xi[existing_rows], 0).astype(np.int32),
+        xi=nodes.xi[existing_rows] & hit,
         hit=hit,
     )
     h_next, rho = compute_incentive_inputs(recalled, ends, rules.incentive)
@@ -398,11 +406,13 @@ def _compare_stream(
     If a lookup found nothing, beta remains as recorded, because it does not depend on tau.
     """
     r_p = _compute_incentive(snapshot, snapshot.rows_of(stream.next_slot), stream.ends, rules)
-    beta = _compute_beta(stream.delta_mem, settings.tau(np.where(np.isnan(stream.tau), tau, stream.tau)), rules.gate)
-    beta = np.where(np.isnan(stream.delta_mem) & np.isfinite(stream.beta), stream.beta, beta)
-    return ComparedSet(
-        "transitions", WhatIfValues(stream.delta_mem, stream.beta, r_p), WhatIfValues(stream.delta_mem, beta, r_p)
-    )
+    recorded_tau = np.where(np.isnan(stream.tau), tau, stream.tau)
+    beta = _compute_beta(stream.delta_mem, settings.tau(recorded_tau), rules.gate)
+    is_recorded_miss = np.isnan(stream.delta_mem) & np.isfinite(stream.beta)
+    beta = np.where(is_recorded_miss, stream.beta, beta)
+    recorded = WhatIfValues(stream.delta_mem, stream.beta, r_p)
+    recomputed = WhatIfValues(stream.delta_mem, beta, r_p)
+    return ComparedSet("transitions", recorded, recomputed)
 
 
 def _compare_links(
@@ -413,6 +423,7 @@ def _compare_links(
     merged: "MergedNodes | None",
     rows: Rows | None,
 ) -> ComparedSet:
+    """Evaluate the links from the selected nodes to their stored successors with another tau or with merged nodes."""
     sources = np.arange(snapshot.size) if rows is None else rows
     sources = sources[snapshot.idx_next[sources] >= 0]
     targets = snapshot.rows_of(snapshot.idx_next[sources])  # -1: not in the sample
@@ -427,7 +438,8 @@ def _compare_links(
     else:
         error = _compute_link_errors(snapshot, rules, settings, merged, sources, targets, ends)
         r_p = _compute_incentive(merged, merged.node[targets], ends, rules)
-    return ComparedSet("links", recorded, WhatIfValues(error, _compute_beta(error, tau, rules.gate), r_p))
+    beta = _compute_beta(error, tau, rules.gate)
+    return ComparedSet("links", recorded, WhatIfValues(error, beta, r_p))
 
 
 def _compute_link_errors(
@@ -446,8 +458,10 @@ def _compute_link_errors(
     """
     lookup = merged.node if settings.lookup == "written" else merged.nearest
     node = lookup[sources]
-    next_node = lookup[targets] if settings.successor == "nn" else np.where(node >= 0, merged.next[node], NO_NODE)
-    h, h_next = (np.where(nodes >= 0, merged.h[nodes], np.nan) for nodes in (node, next_node))
+    stored_successor = np.where(node >= 0, merged.next[node], NO_NODE)
+    next_node = lookup[targets] if settings.successor == "nn" else stored_successor
+    h = np.where(node >= 0, merged.h[node], np.nan)
+    h_next = np.where(next_node >= 0, merged.h[next_node], np.nan)
     if rules.gate.terminal_value == "zero":
         h_next = np.where(ends, 0.0, h_next)
     error: Floats = delta_mem(snapshot.reward[sources].astype(np.float64), h, h_next, gamma=rules.gamma)

@@ -1,5 +1,6 @@
 """`emtc bundle`: write runs to one file. `emtc open`: check such a file, show it in the app, or import its runs."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -52,25 +53,23 @@ def bundle(
         raise typer.BadParameter("Give run ids or --where, or a sweep with --sweep. List runs with: emtc runs")
     database = open_database(db, read_only=True)
     if sweep:
-        rows = [row for name in dict.fromkeys(sweep) for row in sweep_runs(database, get_sweep(database, name).id)]
+        rows = _list_sweep_runs(database, sweep)
     else:
         rows = [find_run(database, run_id) for run_id in choose_runs(database, runs, where)]
-    contents = THIN if thin else WHOLE if whole else Contents()
-    episodes = {row.id: frozenset(episode or ()) | _list_figure_episodes(database, row, contents) for row in rows}
-    contents = replace(contents, kept_episodes={run_id: numbers for run_id, numbers in episodes.items() if numbers})
-    made = write_bundle(database, [row.id for row in rows], out, contents, made_by=f"emtc-lab {__version__}")
+    contents = _choose_contents(database, rows, thin=thin, whole=whole, episodes=episode or ())
+    written = write_bundle(database, [row.id for row in rows], out, contents, made_by=f"emtc-lab {__version__}")
     if json:
-        print_json(asdict(made) | {"place": str(made.place)})
+        print_json(asdict(written) | {"place": str(written.place)})
         return
     print_message(
-        f"Wrote {out}: {format_run_count(made.runs)} in {format_size(made.size_bytes)} "
-        f"({format_size(made.study_bytes)} unpacked). Show it in the app: emtc open {out}"
+        f"Wrote {out}: {format_run_count(written.runs)} in {format_size(written.size_bytes)} "
+        f"({format_size(written.study_bytes)} unpacked). Show it in the app: emtc open {out}"
     )
 
 
 def open_file(
     file: BundleFile,
-    take_in: Annotated[
+    import_: Annotated[
         bool, typer.Option("--import", help="Copy the runs that the database of --db does not have into it")
     ] = False,
     no_app: Annotated[
@@ -78,21 +77,19 @@ def open_file(
     ] = False,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
-) -> int:
+) -> None:
     """Check a bundle and show it in the app, read-only."""
-    if take_in:
+    if import_:
         _import(file, db, json=json)
-        return 0
-    opened = cache_bundle(file)
+        return
+    url = cache_bundle(file).url
     if json:
-        ids = matching_ids(open_database(opened.url, read_only=True), RunFilter(visibility="all"))
-        print_json({"database": opened.url, "runs": ids})
+        run_ids = matching_ids(open_database(url, read_only=True), RunFilter(visibility="all"))
+        print_json({"database": url, "runs": run_ids})
     else:
-        print_message(f"{file.name} is valid. Its database (read-only): {opened.url}")
-    if no_app or json:
-        return 0
-    become_app(opened.url, environment={READ_ONLY_VARIABLE: "1"})
-    return 0
+        print_message(f"{file.name} is valid. Its database (read-only): {url}")
+    if not (no_app or json):
+        become_app(url, environment={READ_ONLY_VARIABLE: "1"})
 
 
 def _import(file: Path, url: str, *, json: bool) -> None:
@@ -101,14 +98,33 @@ def _import(file: Path, url: str, *, json: bool) -> None:
         imported = import_bundle(database, file)
     finally:
         database.dispose()
-    new, existing = imported.new, imported.existing
     if json:
-        print_json({"database": database.safe_url, "runs": list(new), "existing": list(existing)})
+        runs = {"runs": list(imported.new), "existing": list(imported.existing)}
+        print_json({"database": database.safe_url, **runs})
         return
-    listed = f": {', '.join(new)}" if new else ""
-    print_message(f"Imported {format_run_count(len(new))} into {database.safe_url}{listed}.")
-    if existing:
-        print_message(f"Already in the database and not changed: {', '.join(existing)}.")
+    listed = f": {', '.join(imported.new)}" if imported.new else ""
+    print_message(f"Imported {format_run_count(len(imported.new))} into {database.safe_url}{listed}.")
+    if imported.existing:
+        print_message(f"Already in the database and not changed: {', '.join(imported.existing)}.")
+
+
+def _list_sweep_runs(db: Database, names: Sequence[str]) -> list[RunRow]:
+    rows: list[RunRow] = []
+    for name in dict.fromkeys(names):
+        rows += sweep_runs(db, get_sweep(db, name).id)
+    return rows
+
+
+def _choose_contents(
+    db: Database, rows: Sequence[RunRow], *, thin: bool, whole: bool, episodes: Collection[int]
+) -> Contents:
+    contents = THIN if thin else WHOLE if whole else Contents()
+    kept_episodes: dict[str, frozenset[int]] = {}
+    for row in rows:
+        numbers = frozenset(episodes) | _list_figure_episodes(db, row, contents)
+        if numbers:
+            kept_episodes[row.id] = numbers
+    return replace(contents, kept_episodes=kept_episodes)
 
 
 def _list_figure_episodes(db: Database, row: RunRow, contents: Contents) -> frozenset[int]:

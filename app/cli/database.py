@@ -54,12 +54,13 @@ def stats(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: A
         runs = [asdict(run) | {"total": run.total} for run in sizes.runs]
         print_json(asdict(sizes) | {"runs": runs})
         return
-    kinds = {kind: kind.replace("_", " ") for kind in KINDS}
-    rows = [
-        {"id": run.run_id, "name": run.name, "status": run.status, "total": format_size(run.total)}
-        | {label: format_size(getattr(run, kind)) if getattr(run, kind) else "" for kind, label in kinds.items()}
-        for run in sizes.runs
-    ]
+    rows = []
+    for run in sizes.runs:
+        row = {"id": run.run_id, "name": run.name, "status": run.status, "total": format_size(run.total)}
+        for kind in KINDS:
+            size = getattr(run, kind)
+            row[kind.replace("_", " ")] = format_size(size) if size else ""
+        rows.append(row)
     print_table(rows, title=sizes.url, empty=f"{sizes.url} contains no runs.")
     sentences = [f"The database takes {format_size(sizes.database)}."]
     if sizes.reusable is not None:
@@ -93,8 +94,8 @@ def thin(
     json: AsJson = False,
 ) -> None:
     """Remove data from runs to make them smaller. Curves, evaluations and notes remain."""
-    what = Thinning(trajectories, transitions, checkpoints, snapshots)
-    if what.is_empty:
+    thinning = Thinning(trajectories, transitions, checkpoints, snapshots)
+    if thinning.is_empty:
         raise typer.BadParameter(
             "Give the data to remove: --trajectories, --transitions, --checkpoints or --snapshots N."
         )
@@ -103,7 +104,7 @@ def thin(
     database = open_database(db, create=False)
     check_not_read_only("thin a run")
     run_ids = _list_ended(database) if every else choose_runs(database, runs, where)
-    removed = {run_id: count_thinning(database, run_id, what) for run_id in run_ids}
+    removed = {run_id: count_thinning(database, run_id, thinning) for run_id in run_ids}
     if json and not yes:
         _print_removed(removed, done=False)
         return
@@ -112,25 +113,25 @@ def thin(
     for run_id, data in removed.items():
         print_message(f"Run {run_id}: {data}.")
     print_message(f"To be removed permanently from {n_runs}: {total}.")
-    if what.transitions or what.checkpoints:
+    if thinning.transitions or thinning.checkpoints:
         print_message("A run without its transitions or checkpoints cannot be resumed.")
-    done = total != RemovedData() and _confirm_removal(yes)
-    if done:
-        removed = {run_id: thin_run(database, run_id, what) for run_id in run_ids}
+    is_confirmed = total != RemovedData() and _confirm_removal(yes)
+    if is_confirmed:
+        removed = {run_id: thin_run(database, run_id, thinning) for run_id in run_ids}
     if json:
-        _print_removed(removed, done=done)
-    if done:
+        _print_removed(removed, done=is_confirmed)
+    if is_confirmed:
         print_message(f"Thinned {n_runs}. Free the space on the disk with: emtc db vacuum")
 
 
 @app.command()
 def vacuum(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
     """Free the disk space of removed data. No run may be active."""
-    done = vacuum_database(open_database(database_url(file, db), create=False))
+    freed = vacuum_database(open_database(database_url(file, db), create=False))
     if json:
-        print_json(asdict(done))
+        print_json(asdict(freed))
     else:
-        print_message(f"{done}.")
+        print_message(f"{freed}.")
 
 
 @app.command()
@@ -143,13 +144,13 @@ def backup(
     json: AsJson = False,
 ) -> None:
     """Copy a SQLite database, also during training. Logs and checkpoints are not copied."""
-    place = back_up_database(open_database(database_url(file, db), create=False), out and out.absolute())
+    database = open_database(database_url(file, db), create=False)
+    backup_file = back_up_database(database, out.absolute() if out else None)
+    size_bytes = backup_file.stat().st_size
     if json:
-        print_json({"backup": str(place), "size_bytes": place.stat().st_size})
+        print_json({"backup": str(backup_file), "size_bytes": size_bytes})
     else:
-        print_message(
-            f"Copied to {place} ({format_size(place.stat().st_size)}). It does not contain logs and checkpoints."
-        )
+        print_message(f"Copied to {backup_file} ({format_size(size_bytes)}). It does not contain logs and checkpoints.")
 
 
 @app.command()
@@ -179,18 +180,23 @@ def reader(
 ) -> None:
     """Print the statements that create a read-only PostgreSQL role for `emtc sql` and the page SQL, or run them."""
     database = open_database(db, create=False)
-    made = reader_role.create_reader(database, name=name) if create else None
-    statements, url = ([], made) if made else reader_role.describe_reader(database, name=name)
+    if create:
+        statements, url = [], reader_role.create_reader(database, name=name)
+    else:
+        statements, url = reader_role.describe_reader(database, name=name)
+    # The functions of `output` hide passwords, which are a part of this result.
     if json:
         sys.stdout.write(dumps({"statements": statements, "variable": reader_role.READER_VARIABLE, "url": url}) + "\n")
         return
     for statement in statements:
         sys.stdout.write(f"{statement};\n")
-    print_message(
-        "Run these statements as an administrator of the server." if statements else f"Created the role {name}."
-    )
+    if create:
+        print_message(f"Created the role {name}.")
+    else:
+        print_message("Run these statements as an administrator of the server.")
     print_message("Then set this variable for the app and `emtc sql`. It contains the role's password; keep it secret:")
-    sys.stdout.write(f"{'-- ' if statements else ''}export {reader_role.READER_VARIABLE}='{url}'\n")
+    comment = "" if create else "-- "
+    sys.stdout.write(f"{comment}export {reader_role.READER_VARIABLE}='{url}'\n")
 
 
 def sql(
@@ -214,12 +220,13 @@ def sql(
     if parquet is not None and not can_write_parquet():
         raise ConfigError(Fault(hint=NO_PARQUET))
     result = run_query(open_database(db, read_only=True), query, max_rows=limit, seconds=seconds)
+    frame = result.frame()
     if parquet is not None:
-        write_result(export_table(make_plain_table(result.frame()), "parquet"), parquet)
+        write_result(export_table(make_plain_table(frame), "parquet"), parquet)
     elif csv:
-        write_result(export_table(make_plain_table(result.frame()), "csv"), None)
+        write_result(export_table(make_plain_table(frame), "csv"), None)
     else:
-        names = [str(name) for name in result.frame().columns]
+        names = [str(name) for name in frame.columns]
         rows = [dict(zip(names, row, strict=True)) for row in result.rows]
         print_table(rows, empty="The result has no rows.", json=json)
     if result.truncation:
@@ -236,6 +243,7 @@ def _list_ended(db: Database) -> list[str]:
 
 
 def _confirm_removal(yes: bool) -> bool:
+    """Return whether the data are to be removed: with --yes, or after the answer on a terminal."""
     if yes:
         return True
     if sys.stdin.isatty():

@@ -17,6 +17,7 @@ _RESULTS: Final = ("status", "env_steps", "win_rate", "mu_w", "return_mean", "ga
 _TOLERANCE: Final = 0.01
 """Relative difference of the lengths up to which they count as equal, because a run ends with its last episode."""
 _PARTS: Final = {"settings": "setting", "versions": "version", "results": "result"}
+"""Parts of the comparison, and what one row of each is."""
 
 
 def diff(
@@ -29,29 +30,29 @@ def diff(
 ) -> None:
     """Compare two runs: algorithm, settings, versions and results that differ."""
     database = open_database(db, read_only=True)
-    ids = choose_runs(database, runs, where)
-    check_run_count(ids, where, 2)
-    rows = [find_run(database, run_id) for run_id in ids]
+    run_ids = choose_runs(database, runs, where)
+    check_run_count(run_ids, where, 2)
+    rows = [find_run(database, run_id) for run_id in run_ids]
     first, second = (_describe(row) for row in rows)
     differences = {part: _find_differences(first[part], second[part]) for part in _PARTS}
     digests = [seed.evaluations for seed in read_seeds(database, rows)]
-    are_identical = digests[0] is not None and digests[0] == digests[1]
+    is_identical = digests[0] is not None and digests[0] == digests[1]
     if json:
-        print_json({"runs": ids, **differences, "identical_evaluations": are_identical})
+        print_json({"runs": run_ids, **differences, "identical_evaluations": is_identical})
         return
-    table = [
-        {"part": name, "key": key, **dict(zip(ids, map(_write, values), strict=True))}
-        for part, name in _PARTS.items()
-        for key, values in differences[part].items()
-    ]
-    print_table(table, title=f"Runs {ids[0]} and {ids[1]}", empty="These runs do not differ.")
-    if are_identical:
+    table = []
+    for part, name in _PARTS.items():
+        for key, (first_value, second_value) in differences[part].items():
+            texts = {run_ids[0]: _write(first_value), run_ids[1]: _write(second_value)}
+            table.append({"part": name, "key": key, **texts})
+    print_table(table, title=f"Runs {run_ids[0]} and {run_ids[1]}", empty="These runs do not differ.")
+    if is_identical:
         print_message("All evaluations of the two runs are identical.")
     elif abs(rows[0].env_steps - rows[1].env_steps) > _TOLERANCE * max(row.env_steps for row in rows):
         steps = " and ".join(format_count(row.env_steps) for row in rows)
         print_message(
             f"The results are those at the end of each run, after {steps} env steps. Compare them at equal env steps "
-            f"with: emtc export {ids[0]} {ids[1]} --table win-rates"
+            f"with: emtc export {run_ids[0]} {run_ids[1]} --table win-rates"
         )
 
 
@@ -69,6 +70,7 @@ def _write(value: Any) -> str | None:
 
 
 def _find_differences(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return key → both values, for the keys whose values differ; a missing value is None. The algorithm is first."""
+    """Return both values of each key whose values differ. A missing value is None. The algorithm comes first."""
     keys = sorted(first.keys() | second.keys(), key=lambda key: (key != "algo", key))
-    return {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
+    both_values = {key: (first.get(key), second.get(key)) for key in keys}
+    return {key: values for key, values in both_values.items() if values[0] != values[1]}

@@ -15,7 +15,7 @@ from storage.engine import check_not_read_only, open_database
 if TYPE_CHECKING:  # imports torch
     from app.jobs.policies import CheckpointChoice, PolicyEvaluationResult
 
-MOST_EPISODES = 1_000_000
+MAX_EPISODES = 1_000_000
 _EPISODES = "Number of greedy episodes; marl-eval's absolute metric needs ten times those of an evaluation"
 CheckpointName = Annotated[
     str,
@@ -26,7 +26,7 @@ CheckpointName = Annotated[
 def evaluate(
     run: RunPrefix = None,
     where: Where = None,
-    episodes: Annotated[int, typer.Option(min=1, max=MOST_EPISODES, help=_EPISODES)] = 100,
+    episodes: Annotated[int, typer.Option(min=1, max=MAX_EPISODES, help=_EPISODES)] = 100,
     checkpoint: CheckpointName = "last",
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the episodes; default: the seed of the run")] = None,
     set: Annotated[
@@ -53,21 +53,20 @@ def evaluate(
         overrides=set or (),
         on_chosen=lambda policy: print_message(f"Playing {episodes:,} greedy episodes with {policy.description}."),
     )
-    summary = describe(evaluation)
+    summary = _summarize(evaluation)
     if json:
         print_json(summary)
         return
+    interval = f"[{format_percent(summary['low'], 1)}, {format_percent(summary['high'], 1)}]"
     print_message(
         f"Run {evaluation.run_id}: won {summary['wins']:,} of {summary['episodes']:,}, "
-        f"{format_percent(summary['win_rate'], 1)} "
-        f"[{format_percent(summary['low'], 1)}, {format_percent(summary['high'], 1)}]; "
-        f"mean return {summary['return_mean']:.4g} "
+        f"{format_percent(summary['win_rate'], 1)} {interval}; mean return {summary['return_mean']:.4g} "
         f"(standard deviation {summary['return_std']:.3g}), {summary['length_mean']:.1f} steps; "
         f"{summary['distinct']:,} of the episodes differ."
     )
 
 
-def describe(evaluation: "PolicyEvaluationResult") -> dict[str, Any]:
+def _summarize(evaluation: "PolicyEvaluationResult") -> dict[str, Any]:
     """Return the result as plain values. `low` and `high` are Wilson's interval over the distinct episodes."""
     record = evaluation.record
     low, high = compute_score_interval(np.array(record.win_rate), record.distinct or len(record.won))
@@ -97,7 +96,7 @@ def read_checkpoint(text: str) -> "CheckpointChoice":
     Raises:
         BadParameter: If it is neither last, best nor an env step.
     """
-    if text == "last" or text == "best":
+    if text in ("last", "best"):
         return text
     if not (text.isascii() and text.isdecimal()):
         raise typer.BadParameter(f"--checkpoint must be last, best or an env step, got {text[:80]!r}.")

@@ -25,7 +25,7 @@ def mirror(
     runs: Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run ids; default: every run")] = None,
     where: Where = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder; default: mirror/PROGRAM")] = None,
-    keep: Annotated[bool, typer.Option("--follow/--once", help=_FOLLOW)] = True,
+    follow: Annotated[bool, typer.Option("--follow/--once", help=_FOLLOW)] = True,
     every: Annotated[float, typer.Option(min=0.2, max=3600, help="Time between two updates [s]")] = 5.0,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
@@ -36,23 +36,23 @@ def mirror(
     written again. W&B is written offline and MLflow to a SQLite file; no data are sent to a server.
     """
     database = open_database(db, read_only=True)
-    ids = choose_runs(database, runs, where) if runs or where else None
-    place = out or Path("mirror") / to
-    made = make_mirror(to, place)
-    written = 0
+    run_ids = choose_runs(database, runs, where) if runs or where else None
+    folder = out or Path("mirror") / to
+    target = make_mirror(to, folder)
+    n_values = 0
     try:
-        if keep:
+        if follow:
             with suppress(KeyboardInterrupt):
-                mirror_continuously(made, database, ids, every_s=every, announce=print_message)
+                mirror_continuously(target, database, run_ids, every_s=every, announce=print_message)
         else:
-            written, _ = made.update(database, ids)
+            n_values, _ = target.update(database, run_ids)
     finally:
         with suppress(StorageError):
-            made.close(database, ids)
+            target.close(database, run_ids)
     if json:
-        print_json({"out": str(place), "values": written})
+        print_json({"out": str(folder), "values": n_values})
     else:
-        print_message(f"{place} is up to date." if keep else f"Wrote {written:,} values into {place}.")
+        print_message(f"{folder} is up to date." if follow else f"Wrote {n_values:,} values into {folder}.")
 
 
 def import_foreign(
@@ -68,7 +68,7 @@ def import_foreign(
     win_rate: Annotated[
         str | None, typer.Option("--win-rate", metavar="NAME", help="Name of the win rate in the source")
     ] = None,
-    score: Annotated[
+    return_name: Annotated[
         str | None, typer.Option("--return", metavar="NAME", help="Name of the return in the source")
     ] = None,
     budget: Annotated[
@@ -84,20 +84,29 @@ def import_foreign(
     have no memory and no checkpoints. Runs that cannot be read are named with the reason, and the others are imported.
     Runs that were imported before are not imported again.
     """
-    steps = None if budget is None else parse_step_count(budget, "--budget")
-    source = read_foreign(path, format, SourceOverrides(env, map, algo, seed, name, win_rate, score, steps))
+    overrides = SourceOverrides(
+        env=env,
+        map=map,
+        algo=algo,
+        seed=seed,
+        label=name,
+        win_rate=win_rate,
+        return_name=return_name,
+        budget=None if budget is None else parse_step_count(budget, "--budget"),
+    )
+    source = read_foreign(path, format, overrides)
     database = open_database(db)  # after reading, so that an invalid source creates no database
-    written = save_imports(database, source.runs)
-    source = replace(source, skip_reasons=[*source.skip_reasons, *written.skip_reasons])
+    saved = save_imports(database, source.runs)
+    source = replace(source, skip_reasons=[*source.skip_reasons, *saved.skip_reasons])
     remarks = list(list_remarks(source))
     for remark in remarks:
         print_message(remark)
-    new, existing = written.new, written.existing
+    new, existing = saved.new, saved.existing
     if json:
         print_json({"runs": list(new), "here": list(existing), "skipped": source.skip_reasons, "remarks": remarks})
         return
-    ids = f": {', '.join(new)}" if new else ""
-    print_message(f"Imported {format_run_count(len(new))} into {database.safe_url}{ids}.")
+    listed = f": {', '.join(new)}" if new else ""
+    print_message(f"Imported {format_run_count(len(new))} into {database.safe_url}{listed}.")
     if existing:
         verb = "was" if len(existing) == 1 else "were"
         unchanged = " Their names and budgets are not changed." if name or budget else ""

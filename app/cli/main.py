@@ -17,7 +17,7 @@ import typer
 from app.cli.output import print_message
 from emtc_core import __version__
 from emtc_core.control import StopRequested
-from emtc_core.errors import CommandTimeoutError, EmtcError
+from emtc_core.errors import CommandTimeoutError, EmtcError, shorten
 
 # Set before torch loads OpenMP. By default, waiting threads spin. Two trainers on one machine, or a trainer and the
 # app, then run many times slower than with sleeping threads.
@@ -68,7 +68,7 @@ COMMANDS = {
     "archive": Command("runs:archive", "Archive runs, or restore them; nothing is deleted."),
     "hide": Command("runs:hide", "Hide runs in figures, or show them again."),
     "sweep": Command("sweep:sweep", "Train every run of a sweep file, or continue or stop it."),
-    "worker": Command("sweep:worker", "Train queued runs of a database, on any machine that can connect to it."),
+    "worker": Command("worker:worker", "Train queued runs of a database, on any machine that can connect to it."),
     "project": Command("project:project", "Project the memory of a run to two dimensions."),
     "export": Command("export:export", "Write one figure or one table of runs to a file."),
     "bundle": Command("bundle:bundle", "Write runs to one file, to share them."),
@@ -96,11 +96,14 @@ def make_app(requested: str | None) -> typer.Typer:
     )
     app.callback()(_main_options)
     for name, command in COMMANDS.items():
-        loaded = command.load() if name == requested else lambda: None
+        if name != requested:
+            app.command(name, help=command.summary, hidden=command.hidden)(lambda: None)
+            continue
+        loaded = command.load()
         if isinstance(loaded, typer.Typer):
             app.add_typer(loaded, name=name)
         else:
-            app.command(name, help=None if name == requested else command.summary, hidden=command.hidden)(loaded)
+            app.command(name, hidden=command.hidden)(loaded)
     return app
 
 
@@ -128,9 +131,9 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
+    requested = next((word for word in arguments if not word.startswith("-")), None)
     try:
-        app = make_app(next((word for word in arguments if not word.startswith("-")), None))
-        result = app(args=arguments, prog_name="emtc", standalone_mode=False)
+        result = make_app(requested)(args=arguments, prog_name="emtc", standalone_mode=False)
     except UsageError as exc:
         return _fail(exc.format_message())  # type: ignore[attr-defined]  # every usage error of typer has this method
     except CommandTimeoutError as exc:
@@ -154,7 +157,8 @@ def run(arguments: list[str]) -> int:
 
 
 def _fail(message: str, code: int = 2) -> int:
-    print_message(message if len(message) <= MAX_ERROR_LENGTH else f"{message[:MAX_ERROR_LENGTH]} …")
+    """Print a message and return the exit code."""
+    print_message(shorten(message, MAX_ERROR_LENGTH))
     return code
 
 

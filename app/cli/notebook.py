@@ -29,10 +29,10 @@ def notebook(
         return
     rows = list_entries(open_database(db, read_only=True), text=search, run_id=run)
     if json:
-        print_json([_facts(row) | {"body": row.body, "view": row.view} for row in rows])
+        print_json([_summarize(row) | {"body": row.body, "view": row.view} for row in rows])
         return
     print_table(
-        [_facts(row) for row in rows],
+        [_summarize(row) for row in rows],
         title="Notebook",
         empty="No entries. Press Pin at a figure in the app, or write an entry on its page Notebook.",
     )
@@ -50,22 +50,24 @@ def export(
     """Write entries with their figures as Markdown, as one HTML page or as a Jupyter notebook."""
     if out is None:
         raise typer.BadParameter("export needs --out FILE.")
-    chosen_format = choose("format", format or {"zip": "md"}.get(out.suffix[1:], out.suffix[1:]), NOTEBOOK_FORMATS)
-    database = open_database(_database_of(context, db), read_only=True)
-    ids = entries or [row.id for row in list_entries(database)]
-    if not ids:
+    extension = out.suffix.removeprefix(".")
+    default_format = "md" if extension == "zip" else extension
+    file_format = choose("format", format or default_format, NOTEBOOK_FORMATS)
+    database = open_database(_choose_database(context, db), read_only=True)
+    entry_ids = entries or [row.id for row in list_entries(database)]
+    if not entry_ids:
         raise ConfigError("The notebook is empty", hint="Press Pin at a figure in the app first.")
-    if chosen_format == "md" and out.suffix == ".md":
-        text, files = to_files(read_entries(database, ids), address=address)
-        for name, content in files.items():
+    if file_format == "md" and extension == "md":
+        text, figure_files = to_files(read_entries(database, entry_ids), address=address)
+        for name, content in figure_files.items():
             write_file(out.parent / name, content)
         write_file(out, text.encode())
     else:
-        write_file(out, export_entries(database, ids, chosen_format, address=address))
-    print_message(f"Wrote {out}: {len(ids)} {'entry' if len(ids) == 1 else 'entries'}.")
+        write_file(out, export_entries(database, entry_ids, file_format, address=address))
+    print_message(f"Wrote {out}: {len(entry_ids)} {'entry' if len(entry_ids) == 1 else 'entries'}.")
 
 
-def _facts(row: EntryRow) -> dict[str, Any]:
+def _summarize(row: EntryRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "created_at": row.created_at.isoformat(timespec="seconds"),
@@ -77,7 +79,10 @@ def _facts(row: EntryRow) -> dict[str, Any]:
     }
 
 
-def _database_of(context: typer.Context, db: str) -> str:
-    """Use --db before `export` if it is not given after it."""
-    parent, source = context.parent, context.get_parameter_source("db")
-    return parent.params["db"] if parent and source and source.name == "DEFAULT" else db
+def _choose_database(context: typer.Context, db: str) -> str:
+    """Return the value of --db after `export`. If it is not given there, return its value before `export`."""
+    source = context.get_parameter_source("db")
+    is_given = source is not None and source.name != "DEFAULT"
+    if is_given or context.parent is None:
+        return db
+    return context.parent.params["db"]

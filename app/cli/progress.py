@@ -1,14 +1,15 @@
-"""Progress of a run: a bar on a terminal, otherwise regular lines on stderr."""
+"""Progress of runs and sweeps on stderr: a bar on a terminal, otherwise regular lines for a run."""
 
-import contextlib
 import time
 from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -20,6 +21,7 @@ from app.cli.output import print_message
 from emtc_core.errors import EmtcError
 from storage.engine import Database
 from storage.runs.rows import find_run
+from storage.runs.sweeps import Sweep
 
 LINE_EVERY_S = 30.0
 LINE_EVERY_FRACTION = 0.05
@@ -27,18 +29,38 @@ OnProgress = Callable[[int], None]
 """Called with the env steps of a run."""
 
 
-@contextlib.contextmanager
-def show_progress(database: Database, run_id: str) -> Generator[OnProgress]:
+@contextmanager
+def show_run_progress(database: Database, run_id: str) -> Generator[OnProgress]:
     """Show the progress of a run. The trainer calls the yielded function with its env steps after each round."""
+    run = find_run(database, run_id)
     console = Console(stderr=True)
-    total = find_run(database, run_id).target_steps
-    if console.is_terminal:
-        with _bar(console, total) as on_progress:
-            yield on_progress
-    else:
-        threshold = get_success_threshold(find_run(database, run_id).config)
+    if not console.is_terminal:
+        threshold = get_success_threshold(run.config)
         label = "win rate" if threshold is None else name_success(threshold)
-        yield ProgressLines(total, read_rate=lambda: _last_rate(database, run_id, threshold), label=label)
+        yield ProgressLines(
+            run.target_steps, read_rate=lambda: _read_last_rate(database, run_id, threshold), label=label
+        )
+        return
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("env steps"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("training", total=run.target_steps)
+        yield lambda env_step: progress.update(task, completed=min(env_step, run.target_steps))
+
+
+@contextmanager
+def show_sweep_progress() -> Generator[Callable[[Sweep], None]]:
+    """Show the progress of a sweep. The yielded function is called with the sweep at each poll."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("sweep", total=1.0)
+        yield lambda sweep: progress.update(task, completed=sweep.progress, description=_describe_sweep(sweep))
 
 
 class ProgressLines:
@@ -62,49 +84,49 @@ class ProgressLines:
             write: Called with each line.
             clock: Monotonic clock [s].
         """
-        self._total, self._read_rate, self._write, self._clock = total, read_rate, write, clock
-        self._label = label
-        self._last: tuple[float, int] | None = None  # a resumed run does not begin at 0
+        self._total, self._label = total, label
+        self._read_rate, self._write, self._clock = read_rate, write, clock
+        self._last_line_at: float | None = None
+        self._last_env_step = 0
 
     def __call__(self, env_step: int) -> None:
         """Write a line if it is time for one."""
         now = self._clock()
-        if self._last is None:
-            self._last = (now, env_step)
+        if self._last_line_at is None:  # a resumed run does not begin at 0
+            self._last_line_at, self._last_env_step = now, env_step
             return
-        seconds, steps = now - self._last[0], env_step - self._last[1]
+        seconds = now - self._last_line_at
+        steps = env_step - self._last_env_step
         if seconds < LINE_EVERY_S and steps < LINE_EVERY_FRACTION * self._total:
             return
-        self._last = (now, env_step)
-        with contextlib.suppress(OSError):  # training continues if stderr is closed
-            self._write(self._line(env_step, steps / seconds if seconds > 0 else None))
+        self._last_line_at, self._last_env_step = now, env_step
+        speed = steps / seconds if seconds > 0 else None
+        with suppress(OSError):  # training continues if stderr is closed
+            self._write(self._make_line(min(env_step, self._total), speed))
 
-    def _line(self, env_step: int, speed: float | None) -> str:
-        remaining = max(0, self._total - env_step)
+    def _make_line(self, env_step: int, speed: float | None) -> str:
+        seconds_left = (self._total - env_step) / speed if speed else None
         return (
-            f"{format_count(min(env_step, self._total))} of {format_count(self._total)} env steps "
-            f"({format_percent(min(1.0, env_step / self._total))}), test {self._label} "
+            f"{format_count(env_step)} of {format_count(self._total)} env steps "
+            f"({format_percent(env_step / self._total)}), test {self._label} "
             f"{format_percent(self._read_rate(), 1)}, "
-            f"{format_number(speed)} steps/s, about {format_duration(remaining / speed if speed else None)} left"
+            f"{format_number(speed)} steps/s, about {format_duration(seconds_left)} left"
         )
 
 
-def _last_rate(database: Database, run_id: str, threshold: float | None) -> float | None:
-    with contextlib.suppress(EmtcError):  # the recorder reports database errors
+def _read_last_rate(database: Database, run_id: str, threshold: float | None) -> float | None:
+    with suppress(EmtcError):  # the recorder reports database errors
         return find_run(database, run_id).win_rate if threshold is None else read_last_success_rate(database, run_id)
     return None
 
 
-@contextlib.contextmanager
-def _bar(console: Console, total: int) -> Generator[OnProgress]:
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("env steps"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("training", total=total)
-        yield lambda env_step: progress.update(task, completed=min(env_step, total))
+def _describe_sweep(sweep: Sweep) -> str:
+    counts = sweep.counts
+    parts = [f"{counts['finished']} of {sweep.trials or len(sweep.runs)} runs", f"{counts['running']} running"]
+    if sweep.trials:
+        parts.append(f"{counts['pruned']} pruned")
+    if counts["failed"]:
+        parts.append(f"{counts['failed']} failed")
+    if seconds := sweep.seconds_left():
+        parts.append(f"≈ {format_duration(seconds)} left")
+    return ", ".join(parts)

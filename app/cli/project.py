@@ -52,10 +52,10 @@ def project(
     check_kernel_cache("emtc_core", "umap")
     database = open_database(db, create=False)
     snapshot_id, memory_size = _find_snapshot(database, choose_run(database, run, where).id, snapshot)
-    fitted_kind = embedder if embedder != _RUN_EMBEDDER else None
+    fitted_embedder = embedder if embedder != _RUN_EMBEDDER else None
     with Progress(console=Console(stderr=True)) as bar:
-        if fitted_kind:
-            embedding = _fit(database, snapshot_id, fitted_kind, seed, bar)
+        if fitted_embedder:
+            embedding = _fit(database, snapshot_id, fitted_embedder, seed, bar)
         else:
             embedding = get_snapshot(database, snapshot_id).embedding
         task = bar.add_task(method, total=1.0)
@@ -65,17 +65,27 @@ def project(
             method=method,
             n=points,
             seed=seed,
-            embedder=fitted_kind,
-            progress=lambda part: bar.update(task, completed=part, description=f"{method}: {get_phase(part).name}"),
+            embedder=fitted_embedder,
+            progress=lambda fraction: bar.update(
+                task, completed=fraction, description=f"{method}: {get_phase(fraction).name}"
+            ),
         )
     if json:
-        facts = {"projection": projection.id, "snapshot": snapshot_id, "method": method, "seconds": projection.seconds}
-        sizes = {"nodes": len(projection.coordinates), "memory_size": memory_size}
-        print_json(facts | sizes | {"params": projection.params})
+        print_json(
+            {
+                "projection": projection.id,
+                "snapshot": snapshot_id,
+                "method": method,
+                "seconds": projection.seconds,
+                "nodes": len(projection.coordinates),
+                "memory_size": memory_size,
+                "params": projection.params,
+            }
+        )
     else:
         print_message(_describe(projection, memory_size))
-    if equal := describe_equal_embeddings(embedding):
-        print_message(equal)
+    if note := describe_equal_embeddings(embedding):
+        print_message(note)
 
 
 def _fit(database: Database, snapshot_id: int, kind: str, seed: int, bar: Progress) -> NDArray[np.float32]:
@@ -84,36 +94,47 @@ def _fit(database: Database, snapshot_id: int, kind: str, seed: int, bar: Progre
 
     task = bar.add_task(f"fit {kind}", total=1.0)
     embedding = embed_snapshot(
-        database, snapshot_id, kind=kind, seed=seed, progress=lambda part: bar.update(task, completed=part)
+        database, snapshot_id, kind=kind, seed=seed, progress=lambda fraction: bar.update(task, completed=fraction)
     )
     bar.update(task, completed=1.0)
     return embedding.coordinates
 
 
 def _describe(projection: Projection, memory_size: int) -> str:
-    nodes, landmarks = len(projection.coordinates), projection.params["n"]
-    part = f" (a sample of a memory of {memory_size:,})" if memory_size > nodes else ""
-    initial = read_initial_projection(projection.params)
-    origin = f"the layout at env step {initial.env_step:,}" if initial else "PCA"
-    details = "" if projection.method == "pca" else f", {landmarks:,} landmarks initialised with {origin}"
+    n_nodes = len(projection.coordinates)
+    sample = f" (a sample of a memory of {memory_size:,})" if memory_size > n_nodes else ""
+    details = ""
+    if projection.method != "pca":
+        initial = read_initial_projection(projection.params)
+        origin = f"the layout at env step {initial.env_step:,}" if initial else "PCA"
+        details = f", {projection.params['n']:,} landmarks initialised with {origin}"
     return (
-        f"Stored projection {projection.id} of snapshot {projection.snapshot_id}: {projection.method} of {nodes:,} "
-        f"nodes{part}{details}, in {projection.seconds:.1f} s."
+        f"Stored projection {projection.id} of snapshot {projection.snapshot_id}: {projection.method} of {n_nodes:,} "
+        f"nodes{sample}{details}, in {projection.seconds:.1f} s."
     )
 
 
 def _find_snapshot(database: Database, run_id: str, env_step: str) -> tuple[int, int]:
-    """Return id and size of the whole memory of the snapshot at an env step, or of the last one for `latest`."""
+    """Find the snapshot at an env step, or the last one for `latest`.
+
+    Returns:
+        The id of the snapshot, and the number of nodes of the whole memory at that time.
+
+    Raises:
+        ConfigError: If the run has no such snapshot.
+    """
     snapshots = list_snapshots(database, run_id)
     if snapshots.empty:
         raise ConfigError(
             f"Run {run_id} has no snapshot of its memory yet", hint="Wait for the first one, or choose another run."
         )
-    is_chosen = snapshots["env_step"].astype(str) == env_step
-    match = snapshots.tail(1) if env_step == "latest" else snapshots.loc[is_chosen]
-    if match.empty:
+    if env_step == "latest":
+        matching = snapshots.tail(1)
+    else:
+        matching = snapshots.loc[snapshots["env_step"].astype(str) == env_step]
+    if matching.empty:
         steps = ", ".join(str(step) for step in snapshots["env_step"].tolist()[-8:])
         raise ConfigError(
             f"Run {run_id} has no snapshot at step {env_step}", hint=f"The last snapshots are at {steps}."
         )
-    return int(match["id"].iloc[0]), int(match["memory_size"].iloc[0])
+    return int(matching["id"].iloc[0]), int(matching["memory_size"].iloc[0])

@@ -4,7 +4,7 @@ They call the same functions as the pages.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
@@ -34,10 +34,13 @@ from storage.queries.run_search import SORTS, TABLE_COLUMNS, RunFilter, run_rows
 from storage.queries.runs import list_resumes
 from storage.runs.control import request_stop, send_and_wait
 from storage.runs.labels import VisibilityAction, edit_run, note_runs, set_visibility, tag_runs
-from storage.runs.rows import find_run, imported_label
+from storage.runs.rows import RunRow, find_run, imported_label
 from storage.runs.status import Status, check_allowed
 
-PAGE, MAX_ROWS, MAX_EPISODE = 200, 1_000_000, 10**15
+PAGE_ROWS = 200
+"""Rows per page of `emtc runs`, unless --limit is given."""
+MAX_ROWS = 1_000_000
+MAX_EPISODE = 10**15
 STATUSES = get_args(Status)
 _KIND = "evaluate: play the episodes of an evaluation; play: play one episode"
 _EPISODE = "play: repeat the start of this training episode"
@@ -57,15 +60,15 @@ def tag(
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> None:
     """Add or remove tags: emtc tag RUN… NAME, or emtc tag RUN… --add NAME --remove NAME."""
-    runs = list(runs or ())
+    prefixes = list(runs or ())
     if not add and not remove:
-        if not runs or (len(runs) < 2 and not where):
+        if not prefixes or (len(prefixes) < 2 and not where):
             raise ConfigError("A tag is missing", hint="Use: emtc tag RUN… NAME, or emtc tag RUN… --remove NAME")
-        add = [runs.pop()]
+        add = [prefixes.pop()]
     database = open_database(db, create=False)
-    ids = choose_runs(database, runs, where)
-    changed = tag_runs(database, ids, add=add or (), remove=remove or ())
-    print_message(f"Changed the tags of {changed} of {format_run_count(len(ids))}.")
+    run_ids = choose_runs(database, prefixes, where)
+    n_changed = tag_runs(database, run_ids, add=add or (), remove=remove or ())
+    print_message(f"Changed the tags of {n_changed} of {format_run_count(len(run_ids))}.")
 
 
 def note(
@@ -126,7 +129,7 @@ def runs(
     json: AsJson = False,
 ) -> None:
     """List runs with their status, newest first. Runs can be searched, filtered and sorted."""
-    page_size = limit if limit is not None else None if json else PAGE
+    page_size = limit if limit is not None else None if json else PAGE_ROWS
     for option, value in (("--limit", page_size), ("--page", page)):
         if value is not None and not 1 <= value <= MAX_ROWS:
             raise ConfigError(f"must be 1 to {MAX_ROWS:,}", key=option, value=value)
@@ -141,48 +144,29 @@ def runs(
     )
     offset = (page - 1) * (page_size or 0)
     database = open_database(db, read_only=True)
-    rows, total = run_rows(database, run_filter, sort=sort, limit=page_size, offset=offset)
-    _print_page_number(len(rows), total, page, page_size)
+    rows, n_matching = run_rows(database, run_filter, sort=sort, limit=page_size, offset=offset)
+    _print_page_number(len(rows), n_matching, page, page_size)
     if json:
-        print_json([{name: str(at) if isinstance(at, datetime) else at for name, at in row.items()} for row in rows])
+        print_json([{name: _write_time(value) for name, value in row.items()} for row in rows])
         return
-    no_run = "No runs yet. Start one with: emtc train --set preset=demo"
-    empty = no_run if run_filter == RunFilter() and not total else "No run matches."
+    is_database_empty = run_filter == RunFilter() and not n_matching
+    empty = "No runs yet. Start one with: emtc train --set preset=demo" if is_database_empty else "No run matches."
     table = [{column: row[column] for column in TABLE_COLUMNS} for row in rows]
     print_table(table, title="Runs", empty=empty)
 
 
 def show(run: RunPrefix = None, where: Where = None, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
     """Show one run: status, progress, configuration and versions."""
-    from app.analysis.quantities import read_last_success_rate
-    from app.jobs.resume import examine_checkpoints
-
     database = open_database(db, read_only=True)
-    row = choose_run(database, run, where)
-    facts: dict[str, Any] = {**asdict(row), "folder": _folder(database, row.id)}
-    facts["status"] = facts.pop("live_status")
-    del facts["owner_token"]
-    facts["gate"] = _gate_facts(gate_state(database, row.id))
-    facts["no_success"] = idle_incentives(database, [row.id]).get(row.id)
-    facts["success_rate"] = read_last_success_rate(database, row.id)
-    status = examine_checkpoints(database, row)
-    facts["checkpoints"] = [asdict(checkpoint) for checkpoint in status.checkpoints]
-    facts["best"] = [asdict(checkpoint) for checkpoint in status.best]
-    facts["resumes"] = list_resumes(database, row.id).astype(object).to_dict("records")
-    facts["superseded_steps"] = sum(row["reached_env_step"] - row["env_step"] for row in facts["resumes"])
-    label = imported_label(row.config)
-    facts["steps_note"] = (
-        f"Transitions are numbered 1 to {row.env_steps} without gaps. The training length is {row.target_steps}; "
-        "the run ends with the episode that reaches it."
-        if label is None
-        else f"The run was imported ({label}): it has evaluations, and no episodes or transitions."
-    )
+    description = _describe_run(database, choose_run(database, run, where))
     if json:
-        print_json(facts)
+        print_json(description)
         return
-    config = facts.pop("config")
-    print_table([{"field": k, "value": v} for k, v in facts.items()], title=f"Run {row.id}")
-    print_table([{"section": k, "values": v} for k, v in config.items()], title="Configuration")
+    config = description.pop("config")
+    fields = [{"field": name, "value": value} for name, value in description.items()]
+    sections = [{"section": name, "values": values} for name, values in config.items()]
+    print_table(fields, title=f"Run {description['id']}")
+    print_table(sections, title="Configuration")
 
 
 def stop(runs: Runs = None, where: Where = None, db: DatabaseUrl = DEFAULT_DATABASE) -> int:
@@ -207,14 +191,19 @@ def apply_to_runs(run_ids: Sequence[str], command: Callable[[str], str]) -> int:
     Returns:
         The exit code: 1 if a trainer does not respond, 2 if a run does not allow the command, otherwise 0.
     """
-    codes = {0}
+    is_without_response = is_refused = False
     for run_id in run_ids:
         try:
             print_message(command(run_id))
+        except CommandTimeoutError as exc:
+            print_message(str(exc))
+            is_without_response = True
         except EmtcError as exc:
             print_message(str(exc))
-            codes.add(1 if isinstance(exc, CommandTimeoutError) else 2)
-    return 1 if 1 in codes else max(codes)
+            is_refused = True
+    if is_without_response:
+        return 1
+    return 2 if is_refused else 0
 
 
 def ask_run(
@@ -262,11 +251,7 @@ def delete(
         check_allowed(run_id, find_run(database, run_id).live_status, "delete")
     contents = {run_id: count_run_contents(database, run_id) for run_id in run_ids}
     if not yes and sys.stdin.isatty():
-        if len(run_ids) > 1:
-            for run_id, content in contents.items():
-                print_message(f"Run {run_id}: {content}.")
-        what = f"run {run_ids[0]}: {contents[run_ids[0]]}" if len(run_ids) == 1 else f"these {len(run_ids)} runs"
-        typer.confirm(f"Permanently delete {what}?", abort=True)
+        _confirm_deletion(contents)
     elif where and not yes:
         print_message(f"Nothing was deleted. To delete {format_run_count(len(run_ids))}, add: --yes")
         return
@@ -275,26 +260,69 @@ def delete(
         print_message(f"Deleted run {run_id}: {content}.")
 
 
-def _set_visibility(db: str, runs: Sequence[str] | None, where: Sequence[str] | None, act: VisibilityAction) -> None:
-    database = open_database(db, create=False)
-    ids = choose_runs(database, runs, where, visibility="archived" if act == "restore" else "open")
-    verb = {"archive": "Archived", "restore": "Restored", "hide": "Hid", "show": "Unhid"}[act]
-    print_message(f"{verb} {set_visibility(database, ids, act)} of {format_run_count(len(ids))}.")
+def _confirm_deletion(contents: Mapping[str, object]) -> None:
+    """Ask on the terminal whether the runs with these contents are to be deleted.
 
-
-def _print_page_number(n_rows: int, total: int, page: int, page_size: int | None) -> None:
-    """Print to stderr which page is listed, if there are others."""
-    if page_size is None or n_rows == total:
+    Raises:
+        Abort: If the user declines.
+    """
+    if len(contents) == 1:
+        [(run_id, content)] = contents.items()
+        typer.confirm(f"Permanently delete run {run_id}: {content}?", abort=True)
         return
-    pages = -(-total // page_size)
-    if page > pages:
-        print_message(f"There is no page {page}: {total:,} runs match, on {pages:,} pages.")
+    for run_id, content in contents.items():
+        print_message(f"Run {run_id}: {content}.")
+    typer.confirm(f"Permanently delete these {len(contents)} runs?", abort=True)
+
+
+def _set_visibility(
+    db: str, prefixes: Sequence[str] | None, where: Sequence[str] | None, action: VisibilityAction
+) -> None:
+    database = open_database(db, create=False)
+    run_ids = choose_runs(database, prefixes, where, visibility="archived" if action == "restore" else "open")
+    verb = {"archive": "Archived", "restore": "Restored", "hide": "Hid", "show": "Unhid"}[action]
+    n_changed = set_visibility(database, run_ids, action)
+    print_message(f"{verb} {n_changed} of {format_run_count(len(run_ids))}.")
+
+
+def _print_page_number(n_rows: int, n_matching: int, page: int, page_size: int | None) -> None:
+    """Print to stderr which page is listed, if there are others."""
+    if page_size is None or n_rows == n_matching:
+        return
+    n_pages = -(-n_matching // page_size)
+    if page > n_pages:
+        print_message(f"There is no page {page}: {n_matching:,} runs match, on {n_pages:,} pages.")
     else:
-        next_page = f" Next: --page {page + 1}" if page < pages else ""
-        print_message(f"Page {page} of {pages:,}: {n_rows:,} of {total:,} matching runs.{next_page}")
+        next_page = f" Next: --page {page + 1}" if page < n_pages else ""
+        print_message(f"Page {page} of {n_pages:,}: {n_rows:,} of {n_matching:,} matching runs.{next_page}")
 
 
-def _folder(db: Database, run_id: str) -> str:
+def _write_time(value: Any) -> Any:
+    return str(value) if isinstance(value, datetime) else value
+
+
+def _describe_run(db: Database, row: RunRow) -> dict[str, Any]:
+    """Return what `emtc show --json` prints about a run."""
+    from app.analysis.quantities import read_last_success_rate
+    from app.jobs.resume import examine_checkpoints
+
+    checkpoint_status = examine_checkpoints(db, row)
+    resumes = list_resumes(db, row.id).astype(object).to_dict("records")
+    description: dict[str, Any] = {**asdict(row), "folder": _describe_folder(db, row.id)}
+    description["status"] = description.pop("live_status")
+    del description["owner_token"]
+    description["gate"] = _describe_gate(gate_state(db, row.id))
+    description["no_success"] = idle_incentives(db, [row.id]).get(row.id)
+    description["success_rate"] = read_last_success_rate(db, row.id)
+    description["checkpoints"] = [asdict(checkpoint) for checkpoint in checkpoint_status.checkpoints]
+    description["best"] = [asdict(checkpoint) for checkpoint in checkpoint_status.best]
+    description["resumes"] = resumes
+    description["superseded_steps"] = sum(resume["reached_env_step"] - resume["env_step"] for resume in resumes)
+    description["steps_note"] = _describe_steps(row)
+    return description
+
+
+def _describe_folder(db: Database, run_id: str) -> str:
     """Return the folder of a run's files, or why EMTC_FILES cannot be used."""
     try:
         return str(run_folder(db, run_id))
@@ -302,9 +330,19 @@ def _folder(db: Database, run_id: str) -> str:
         return str(exc)
 
 
-def _gate_facts(state: GateState | None) -> dict[str, Any] | None:
+def _describe_gate(state: GateState | None) -> dict[str, Any] | None:
     """Return the state of the gate with the short names of its metrics; None for a run without a gate."""
     if state is None:
         return None
     values = {name.partition("/")[2]: value for name, value in state.values.items()}
     return {"state": state.state, "reason": state.sentence, **values}
+
+
+def _describe_steps(row: RunRow) -> str:
+    label = imported_label(row.config)
+    if label is not None:
+        return f"The run was imported ({label}): it has evaluations, and no episodes or transitions."
+    return (
+        f"Transitions are numbered 1 to {row.env_steps} without gaps. The training length is {row.target_steps}; "
+        "the run ends with the episode that reaches it."
+    )

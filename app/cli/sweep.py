@@ -1,32 +1,28 @@
-"""`emtc sweep`: plan, run, continue and stop sweeps. `emtc worker`: train queued runs on any machine."""
+"""`emtc sweep`: plan, run, continue, stop and list sweeps."""
 
-import os
 import re
-from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from typing import Annotated, Any, get_args
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from app.analysis.format import format_duration, format_number, format_percent, format_size
-from app.analysis.settings import write_value
 from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl, Steps
 from app.cli.output import print_json, print_message, print_table
+from app.cli.progress import show_sweep_progress
 from app.jobs.gpu import check_fitting_runs
 from app.jobs.sweeps import control
 from app.jobs.sweeps.file import change_settings, find_sweep_file, is_sweep_file, list_templates
 from app.jobs.sweeps.plan import Plan, make_plan, parse_seeds
 from app.jobs.sweeps.ray_engine import Cluster, connect, count_slots, make_cluster, run_sweep_on_ray
-from app.jobs.sweeps.study import RUN, check_storage, find_best_trial, find_study
-from app.jobs.sweeps.worker import LeaveRequest, WorkerLoop, handle_leave_signals, summarize
+from app.jobs.sweeps.study import BestTrial, check_storage, read_best_trial
+from app.jobs.sweeps.worker import handle_leave_signals, run_sweep_here
 from emtc_core.errors import StorageError
 from storage.engine import Database, check_not_read_only, open_database
-from storage.files import check_files_folder, describe_files_folder
-from storage.retry import open_with_retry
-from storage.runs.rows import PRUNED, shown_status
+from storage.files import describe_files_folder
+from storage.runs.rows import PRUNED, RunRow, shown_status
 from storage.runs.status import Status
 from storage.runs.sweeps import Sweep, get_sweep, list_sweeps, sweep_runs
 
@@ -86,81 +82,88 @@ def sweep(
 ) -> int:
     """Train every run of a sweep file. The same command, or one with the sweep's id, continues an interrupted sweep."""
     if templates:
-        return _print_templates(json=json)
+        _print_templates(json=json)
+        return 0
     if list_:
-        return _print_sweeps(open_database(db, read_only=True), json=json)
+        _print_sweeps(open_database(db, read_only=True), json=json)
+        return 0
     if file is None:
         raise typer.BadParameter("Give a sweep file or a template. List templates with: emtc sweep --list-templates")
     if stop:
-        return _stop(open_database(db, create=False), file, set or (), steps)
+        _stop(open_database(db, create=False), file, set or (), steps)
+        return 0
     if _ID.fullmatch(file) and not is_sweep_file(file):
-        has_other_options = any((seeds, set, steps, dry_run, queue, retry, detach))
-        plan = _read_stored_plan(open_database(db, create=False), file, has_other_options=has_other_options)
+        if any((seeds, set, steps, dry_run, queue, retry, detach)):
+            raise typer.BadParameter(
+                "With the id of a sweep, only --stop, --jobs and the options of --engine are valid."
+            )
+        plan = control.remake_plan(get_sweep(open_database(db, create=False), file))
         cluster = _choose_cluster(plan, engine, address, cpus_per_run, gpus_per_run)
-        return _continue_stored(db, plan, jobs, cluster=cluster, json=json)
+        return _continue_stored(db, plan, jobs or control.default_jobs(plan), cluster=cluster, json=json)
     plan = make_plan(change_settings(find_sweep_file(file), set or (), steps=steps))
     selected_seeds = None if seeds is None else parse_seeds(seeds, plan)
     cluster = _choose_cluster(plan, engine, address, cpus_per_run, gpus_per_run)
-    at_once = jobs or control.default_jobs(plan)
     if dry_run:
-        return _print_plan(db, plan, at_once, selected_seeds, json=json)
-    cluster = None if queue else cluster
+        _print_plan(db, plan, jobs or control.default_jobs(plan), selected_seeds, json=json)
+        return 0
+    return _start(
+        db,
+        plan,
+        jobs=jobs,
+        seeds=selected_seeds,
+        cluster=None if queue else cluster,
+        queue=queue,
+        retry=retry,
+        detach=detach,
+        json=json,
+    )
+
+
+def _continue_stored(db: str, plan: Plan, n_at_once: int, *, cluster: Cluster | None, json: bool) -> int:
+    """Continue a stored sweep. A sweep in the background is a process that does this."""
+    if cluster is None:
+        check_fitting_runs([run.config for run in plan.runs], n_at_once)
+    with _connect(cluster, db) as ray:
+        return _run(open_database(db), plan, n_at_once, ray=ray, cluster=cluster, trains=True, json=json)
+
+
+def _start(
+    db: str,
+    plan: Plan,
+    *,
+    jobs: int | None,
+    seeds: Collection[int] | None,
+    cluster: Cluster | None,
+    queue: bool,
+    retry: bool,
+    detach: bool,
+    json: bool,
+) -> int:
+    """Queue the runs of a plan, and train them here, on a cluster or in the background, unless `queue` is set."""
     if plan.file.optuna:
         check_storage(db)
-    is_remote = queue or (cluster is not None and cluster.address is not None)
-    control.check_plan(plan, jobs=None if cluster else at_once, remote=is_remote)
-    with connect(cluster, db) if cluster else nullcontext() as ray:
-        if cluster and cluster.address and not jobs:
-            at_once = count_slots(ray, cluster)
+    n_at_once = jobs or control.default_jobs(plan)
+    uses_other_machines = cluster is not None and cluster.address is not None
+    control.check_plan(plan, jobs=None if cluster else n_at_once, remote=queue or uses_other_machines)
+    with _connect(cluster, db) as ray:
+        if cluster and uses_other_machines and not jobs:
+            n_at_once = count_slots(ray, cluster)
         database = open_database(db)
-        only_queue = queue and not detach and not plan.file.optuna  # a process must ask for the trials of a search
-        queued = control.create_sweep(database, plan, jobs=at_once, remote=True, seeds=selected_seeds)
-        queued += control.retry(database, plan.id) if retry else 0
-        _print_files_folder(database)
-        if detach or only_queue:
-            return _start_in_background(database, plan, queued, at_once, cluster=cluster, detach=detach, json=json)
-        print_message(_describe_start(plan, queued, at_once, queue=queue))
-        return _run(database, plan, at_once, ray=ray, cluster=cluster, trains=not queue, json=json)
-
-
-def _read_stored_plan(database: Database, sweep_id: str, *, has_other_options: bool) -> Plan:
-    """Make the plan of a stored sweep, which `emtc sweep ID` continues. A sweep in the background is such a command."""
-    if has_other_options:
-        raise typer.BadParameter("With the id of a sweep, only --stop, --jobs and the options of --engine are valid.")
-    return control.remake_plan(get_sweep(database, sweep_id))
-
-
-def _continue_stored(db: str, plan: Plan, jobs: int | None, *, cluster: Cluster | None, json: bool) -> int:
-    at_once = jobs or control.default_jobs(plan)
-    if cluster is None:
-        check_fitting_runs([run.config for run in plan.runs], at_once)
-    with connect(cluster, db) if cluster else nullcontext() as ray:
-        return _run(open_database(db), plan, at_once, ray=ray, cluster=cluster, json=json)
-
-
-def _print_files_folder(database: Database) -> None:
-    if message := describe_files_folder(database):
-        print_message(message)
-
-
-def _stop(database: Database, name: str, settings: Sequence[str], steps: int | None) -> int:
-    """Stop the sweep of a sweep file or a template, or the one whose id starts with `name`."""
-    if is_sweep_file(name):
-        sweep_id = make_plan(change_settings(find_sweep_file(name), settings, steps=steps)).id
-    else:
-        sweep_id = get_sweep(database, name).id
-    n_queued, n_commands = control.stop_sweep_and_runs(database, sweep_id)
-    print_message(
-        f"Stopped sweep {sweep_id}: {n_queued} run(s) removed from the queue, {n_commands} stop command(s) sent."
-    )
+        n_queued = control.create_sweep(database, plan, jobs=n_at_once, remote=True, seeds=seeds)
+        if retry:
+            n_queued += control.retry(database, plan.id)
+        if message := describe_files_folder(database):
+            print_message(message)
+        if detach:
+            options = cluster.as_options() if cluster else ()
+            control.start_in_background(database, plan.id, jobs=n_at_once, options=options)
+        _print_start(plan, n_queued, n_at_once, queue=queue, detach=detach)
+        is_search = bool(plan.file.optuna)  # this process queues the trials of a search, also for other workers
+        if not detach and (is_search or not queue):
+            return _run(database, plan, n_at_once, ray=ray, cluster=cluster, trains=not queue, json=json)
+    if json:
+        print_json({"sweep_id": plan.id, "name": plan.file.name, "status": "active", "runs": len(plan.runs)})
     return 0
-
-
-def _describe_start(plan: Plan, queued: int, jobs: int, *, queue: bool) -> str:
-    if plan.file.optuna:
-        hint = " Train them, on this machine or others, with: emtc worker" if queue else ""
-        return f"Search {plan.id}: {len(plan.runs)} trials, {jobs} at the same time.{hint}"
-    return f"Sweep {plan.id}: {len(plan.runs)} runs, {queued} queued now, {jobs} at the same time."
 
 
 def _choose_cluster(
@@ -178,67 +181,48 @@ def _choose_cluster(
     return None
 
 
-def _start_in_background(
-    database: Database,
-    plan: Plan,
-    queued: int,
-    jobs: int,
-    *,
-    cluster: Cluster | None,
-    detach: bool,
-    json: bool,
-) -> int:
-    """Start the sweep in the background with `detach`. Otherwise leave the queued runs to workers."""
-    summary = f"Sweep {plan.id}: {len(plan.runs)} runs, {queued} queued now"
-    if detach:
-        print_message(f"{summary}, {jobs} at the same time.")
-        control.start_in_background(database, plan.id, jobs=jobs, options=cluster.as_options() if cluster else ())
-        print_message(
-            f"It runs in the background. Watch it with: emtc sweep --list; stop it with: emtc sweep {plan.id} --stop"
-        )
-    else:
-        print_message(f"{summary}. Train them, on this machine or others, with: emtc worker")
-    if json:
-        print_json({"sweep_id": plan.id, "name": plan.file.name, "status": "active", "runs": len(plan.runs)})
-    return 0
+def _connect(cluster: Cluster | None, db: str) -> AbstractContextManager[Any]:
+    """Connect to a cluster and yield the module `ray`; without a cluster, yield None."""
+    return connect(cluster, db) if cluster else nullcontext()
 
 
 def _run(
     database: Database,
     plan: Plan,
-    jobs: int,
+    n_at_once: int,
     *,
     ray: Any,
     cluster: Cluster | None,
-    trains: bool = True,
+    trains: bool,
     json: bool,
 ) -> int:
+    """Run a sweep until all of its runs have ended, print the results and return the exit code."""
     check_not_read_only("train runs")
-    sweep_id, env_modules = plan.id, plan.env_modules
     try:
-        with handle_leave_signals() as leave, _progress_bar() as on_progress:
+        with handle_leave_signals() as leave, show_sweep_progress() as on_progress:
             if cluster:
                 ended = run_sweep_on_ray(
                     ray,
                     cluster,
                     database,
-                    sweep_id,
-                    jobs=jobs,
+                    plan.id,
+                    jobs=n_at_once,
                     leave=leave,
                     announce=print_message,
                     on_progress=on_progress,
-                    env_modules=env_modules,
+                    env_modules=plan.env_modules,
                 )
             else:
-                ended = _run_here(
+                ended = run_sweep_here(
                     database,
-                    sweep_id,
-                    jobs,
+                    plan.id,
+                    jobs=n_at_once,
                     n_runs=len(plan.runs),
                     trains=trains,
                     leave=leave,
+                    announce=print_message,
                     on_progress=on_progress,
-                    env_modules=env_modules,
+                    env_modules=plan.env_modules,
                 )
     except KeyboardInterrupt:
         print_message("Ended immediately. The same command resumes the runs from their last checkpoints.")
@@ -246,193 +230,111 @@ def _run(
     if leave.is_requested:
         print_message("Interrupted: its runs are queued again. Continue with the same command.")
         return 1
-    print_message(_summary(ended))
-    best = _find_best_trial(database, ended)
-    if best is not None:
-        settings = " ".join(
-            f"--set {key}={write_value(value) if isinstance(value, bool) else value}"
-            for key, value in best["settings"].items()
-        )
-        print_message(
-            f"Best trial: {best['trial']}, run {best['run']}, value {best['value']:.4g}, with {settings}. It has one "
-            "seed. Train it over more seeds on the page Sweeps."
-        )
-    rows = sweep_runs(database, sweep_id)
-    if json:
-        columns = ("id", "name", "map", "algo", "seed", "env_steps", "win_rate", "return_mean", "error")
-        runs = [
-            {name: getattr(row, name) for name in columns} | {"status": shown_status(row.live_status, row.tags)}
-            for row in rows
-        ]
-        saved = {"steps_saved": round(ended.steps_saved, 4), "best": best} if ended.trials else {}
-        print_json({"sweep_id": ended.id, "name": ended.name, "status": ended.state, **saved, "runs": runs})
+    rows = sweep_runs(database, plan.id)
+    _print_results(ended, rows, read_best_trial(database, ended.id) if ended.trials else None, json=json)
     return 1 if any(row.live_status in ("failed", "lost", "queued") for row in rows) else 0
 
 
-def _run_here(
-    database: Database,
-    sweep_id: str,
-    jobs: int,
-    *,
-    n_runs: int,
-    trains: bool,
-    leave: LeaveRequest,
-    on_progress: Callable[[Sweep], None],
-    env_modules: Collection[str],
-) -> Sweep:
-    """Run the worker loop for a sweep or a search. Without `trains`, only workers train its runs."""
-    from app.jobs.sweeps.search import open_search  # loads the analysis of curves
-
-    is_search = get_sweep(database, sweep_id).trials > 0
-    with open_search(database, sweep_id, jobs=jobs) if is_search else nullcontext() as search:
-        loop = WorkerLoop(
-            database,
-            jobs=jobs if trains else 0,
-            leave=leave,
-            announce=print_message,
-            sweep_id=sweep_id,
-            at_most=jobs,
-            update_search=search.update if search else None,
-            on_progress=on_progress,
-            n_runs=n_runs,
-            lowers_priority=True,
-            env_modules=env_modules,
-        )
-        ended = loop.run_sweep(sweep_id)
-        if search and not leave.is_requested:
-            search.finish()
-    return ended
-
-
-def _find_best_trial(database: Database, sweep: Sweep) -> dict[str, Any] | None:
-    """Find the best trial of a search: its number, run, value and settings; None for another sweep."""
-    study = find_study(database, sweep.id) if sweep.trials else None
-    best = None if study is None else find_best_trial(study)
-    if best is None:
-        return None
-    return {"trial": best.number, "run": best.user_attrs.get(RUN), "value": best.value, "settings": dict(best.params)}
-
-
-def _summary(sweep: Sweep) -> str:
+def _print_results(sweep: Sweep, rows: Sequence[RunRow], best: BestTrial | None, *, json: bool) -> None:
     counts = ", ".join(f"{n} {status}" for status, n in sorted(sweep.counts.items()))
     saved = f" Pruning saved {format_percent(sweep.steps_saved)} of the steps of its trials." if sweep.trials else ""
-    return f"Sweep {sweep.id}: {counts}.{saved}"
+    print_message(f"Sweep {sweep.id}: {counts}.{saved}")
+    if best:
+        print_message(
+            f"Best trial: {best.trial}, run {best.run}, value {best.value:.4g}, with {best.options}. It has one seed. "
+            "Train it over more seeds on the page Sweeps."
+        )
+    if not json:
+        return
+    result: dict[str, Any] = {"sweep_id": sweep.id, "name": sweep.name, "status": sweep.state}
+    if sweep.trials:
+        result["steps_saved"] = round(sweep.steps_saved, 4)
+        result["best"] = asdict(best) if best else None
+    columns = ("id", "name", "map", "algo", "seed", "env_steps", "win_rate", "return_mean", "error")
+    result["runs"] = [
+        {name: getattr(row, name) for name in columns} | {"status": shown_status(row.live_status, row.tags)}
+        for row in rows
+    ]
+    print_json(result)
 
 
-@contextmanager
-def _progress_bar() -> Generator[Callable[[Sweep], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("sweep", total=1.0)
-
-        def update(sweep: Sweep) -> None:
-            counts, seconds = sweep.counts, sweep.seconds_left()
-            n = sweep.trials or len(sweep.runs)
-            description = f"{counts['finished']} of {n} runs, {counts['running']} running"
-            description += f", {counts['pruned']} pruned" if sweep.trials else ""
-            if counts["failed"]:
-                description += f", {counts['failed']} failed"
-            if seconds:
-                description += f", ≈ {format_duration(seconds)} left"
-            progress.update(task, completed=sweep.progress, description=description)
-
-        yield update
+def _stop(database: Database, name: str, settings: Sequence[str], steps: int | None) -> None:
+    """Stop the sweep of a sweep file or a template, or the one whose id starts with `name`."""
+    if is_sweep_file(name):
+        sweep_id = make_plan(change_settings(find_sweep_file(name), settings, steps=steps)).id
+    else:
+        sweep_id = get_sweep(database, name).id
+    n_queued, n_commands = control.stop_sweep_and_runs(database, sweep_id)
+    print_message(
+        f"Stopped sweep {sweep_id}: {n_queued} run(s) removed from the queue, {n_commands} stop command(s) sent."
+    )
 
 
-def _print_plan(db: str, plan: Plan, jobs: int, selected_seeds: Collection[int] | None, *, json: bool) -> int:
+def _print_start(plan: Plan, n_queued: int, n_at_once: int, *, queue: bool, detach: bool) -> None:
+    """Print how many runs are queued, and who trains them."""
+    summary = f"Sweep {plan.id}: {len(plan.runs)} runs, {n_queued} queued now"
+    worker_hint = "Train them, on this machine or others, with: emtc worker"
+    if detach:
+        print_message(f"{summary}, {n_at_once} at the same time.")
+        print_message(
+            f"It runs in the background. Watch it with: emtc sweep --list; stop it with: emtc sweep {plan.id} --stop"
+        )
+    elif plan.file.optuna:
+        search = f"Search {plan.id}: {len(plan.runs)} trials, {n_at_once} at the same time."
+        print_message(f"{search} {worker_hint}" if queue else search)
+    elif queue:
+        print_message(f"{summary}. {worker_hint}")
+    else:
+        print_message(f"{summary}, {n_at_once} at the same time.")
+
+
+def _print_plan(db: str, plan: Plan, n_at_once: int, selected_seeds: Collection[int] | None, *, json: bool) -> None:
+    """Print the runs of a plan and their expected cost."""
     if selected_seeds is not None:
         plan = replace(plan, runs=tuple(run for run in plan.runs if run.seed in selected_seeds))
-    control.check_plan(plan, jobs=jobs)
+    control.check_plan(plan, jobs=n_at_once)
     try:
         database = open_database(db, read_only=True)
     except StorageError:  # there is no database yet, and a dry run does not create one
         database = None
-    seconds, disk, basis = control.estimate_cost(database, plan, jobs=jobs)
+    seconds, disk_bytes, basis = control.estimate_cost(database, plan, jobs=n_at_once)
     rows: list[dict[str, Any]] = [
         {
-            "run": i,
+            "run": number,
             "map": run.cell.map,
             "algo": run.cell.algo,
             "what": run.cell.label or "–",
             "seed": run.seed,
             "steps": run.config.train.t_max,
         }
-        for i, run in enumerate(plan.runs, 1)
+        for number, run in enumerate(plan.runs, start=1)
     ]
     if json:
-        expected = {"expected_seconds": round(seconds), "expected_disk_bytes": round(disk), "basis": basis}
-        print_json({"sweep_id": plan.id, "name": plan.file.name, "jobs": jobs, **expected, "runs": rows})
-        return 0
+        cost = {"expected_seconds": round(seconds), "expected_disk_bytes": round(disk_bytes), "basis": basis}
+        print_json({"sweep_id": plan.id, "name": plan.file.name, "jobs": n_at_once, **cost, "runs": rows})
+        return
     print_table(rows, title=f"{plan.file.name} (sweep {plan.id})")
     print_message(
-        f"≈ {format_duration(seconds)} with {jobs} at the same time, ≈ {format_size(disk)} on disk. Speed: {basis}."
+        f"≈ {format_duration(seconds)} with {n_at_once} at the same time, ≈ {format_size(disk_bytes)} on disk. "
+        f"Speed: {basis}."
     )
-    return 0
 
 
-def _print_templates(*, json: bool) -> int:
+def _print_templates(*, json: bool) -> None:
     rows = [
         {"template": name, "runs": len(make_plan(file).runs), "maps": ", ".join(file.map), "question": file.about}
         for name, file in list_templates().items()
     ]
     print_table(rows, title="Templates", json=json)
-    return 0
 
 
-def _print_sweeps(database: Database, *, json: bool) -> int:
-    rows = [
-        {
-            "id": item.id,
-            "name": item.name,
-            "status": item.state,
-            "runs": len(item.runs),
-            **{status: item.counts[status] for status in (*get_args(Status), PRUNED)},
-            "done": round(item.progress, 4) if json else format_percent(item.progress),
-            "seconds_left": item.seconds_left() if json else format_duration(item.seconds_left()),
-            "worker": item.has_worker if json else ("running" if item.has_worker else format_number(None)),
-        }
-        for item in list_sweeps(database)
-    ]
+def _print_sweeps(database: Database, *, json: bool) -> None:
+    rows: list[dict[str, Any]] = []
+    for item in list_sweeps(database):
+        row: dict[str, Any] = {"id": item.id, "name": item.name, "status": item.state, "runs": len(item.runs)}
+        row |= {status: item.counts[status] for status in (*get_args(Status), PRUNED)}
+        row["done"] = round(item.progress, 4) if json else format_percent(item.progress)
+        row["seconds_left"] = item.seconds_left() if json else format_duration(item.seconds_left())
+        row["worker"] = item.has_worker if json else ("running" if item.has_worker else format_number(None))
+        rows.append(row)
     print_table(rows, title="Sweeps", empty="No sweeps yet. Start one with: emtc sweep ablation-demo", json=json)
-    return 0
-
-
-def worker(
-    once: Annotated[bool, typer.Option("--once", help="Exit when no run is queued, instead of waiting")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Trainers at the same time")] = 1,
-    gpu: Annotated[int | None, typer.Option(min=0, help="Index of the GPU that the trainers use")] = None,
-    sweep: Annotated[
-        str | None, typer.Option(help="Train only runs of this sweep; its id or a beginning of it")
-    ] = None,
-    env_module: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Also train runs whose map is NAME:factory; NAME is imported; repeatable"),
-    ] = None,
-    db: DatabaseUrl = DEFAULT_DATABASE,
-    json: AsJson = False,
-) -> int:
-    """Claim queued and lost runs of the database and train them. SIGTERM or SIGUSR1 returns them to the queue."""
-    with handle_leave_signals() as leave:
-        check_not_read_only("train runs")
-        check_files_folder()
-        database = open_with_retry(db, report=print_message, is_cancelled=lambda: leave.is_requested)
-        _print_files_folder(database)
-        if gpu is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)  # the trainers inherit it
-        try:
-            loop = WorkerLoop(
-                database,
-                jobs=jobs,
-                leave=leave,
-                announce=print_message,
-                sweep_id=get_sweep(database, sweep).id if sweep else None,
-                env_modules=env_module or (),
-            )
-            done = loop.run(once=once)
-        except KeyboardInterrupt:
-            print_message("Ended immediately. The next worker resumes the runs from their last checkpoints.")
-            return 1
-    print_message(summarize(done))
-    if json:
-        print_json([asdict(run) for run in done])
-    return 0

@@ -11,7 +11,7 @@ from app.analysis.provenance import library_versions
 from app.analysis.quantities import get_success_threshold, name_success
 from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl, Runs, Steps, Where, choose_runs
 from app.cli.output import print_json, print_message, print_table
-from app.cli.progress import show_progress
+from app.cli.progress import show_run_progress
 from app.cli.runs import apply_to_runs
 from app.jobs.launch import check_startable, launch_run
 from app.jobs.resume import (
@@ -34,7 +34,7 @@ from storage.runs.changes import create_run
 from storage.runs.changes import start_again as make_again
 from storage.runs.claims import make_token
 from storage.runs.control import send_and_wait
-from storage.runs.rows import find_run
+from storage.runs.rows import RunRow, find_run
 
 
 def train(
@@ -57,7 +57,10 @@ def train(
 ) -> int:
     """Train one run in the foreground, or detached."""
     if help_keys:
-        settings = [{"key": f.key, "default": f.default, "description": f.description} for f in describe_fields()]
+        settings = [
+            {"key": field.key, "default": field.default, "description": field.description}
+            for field in describe_fields()
+        ]
         print_table(settings, title="Settings")
         return 0
     run_config = resolve(
@@ -107,43 +110,50 @@ def resume(
     database = open_database(db, create=False)
     run_ids = choose_runs(database, runs, where)
     rows = {run_id: find_run(database, run_id) for run_id in run_ids}
-
-    def resume_in_background(run_id: str) -> str:
-        if start_again:
-            child = restart_run(database, run_id)
-            if json and len(run_ids) == 1:
-                print_json({"run_id": child, "parent_id": run_id, "status": "starting"})
-            return f"Run {child} starts from step 0 in the background. Run {run_id} is not changed."
-        if rows[run_id].live_status == "paused":
-            return send_and_wait(database, run_id, "resume")
-        _print_resume_point(examine_checkpoints(database, rows[run_id]))
-        resume_run(database, run_id)
-        return f"Run {run_id} resumes in the background."
-
-    if detach or (all(row.live_status == "paused" for row in rows.values()) and not start_again):
-        return apply_to_runs(run_ids, resume_in_background)
+    is_each_paused = all(row.live_status == "paused" for row in rows.values())
+    if start_again and detach:
+        prints_json = json and len(run_ids) == 1
+        return apply_to_runs(run_ids, lambda run_id: _restart_in_background(database, run_id, json=prints_json))
+    if detach or (is_each_paused and not start_again):
+        return apply_to_runs(run_ids, lambda run_id: _resume_in_background(database, rows[run_id]))
     if len(run_ids) > 1:
         raise typer.BadParameter("Only one run can be trained in the foreground. Resume several with --detach.")
-    (run_id,) = run_ids
+    [(run_id, row)] = rows.items()
     if start_again:
-        check_can_restart(rows[run_id])
-    else:
-        _print_resume_point(examine_checkpoints(database, rows[run_id]))
-    with stop_signals() as signals:
-        if start_again:
+        check_can_restart(row)
+        with stop_signals() as signals:
             token = make_token()
-            parent_id, run_id = run_id, make_again(database, run_id, versions=library_versions(), token=token)
-            print_message(f"Run {run_id} starts from step 0. Run {parent_id} is not changed.")
-        else:
-            token = claim_to_resume(database, run_id)
-        return _train_in_foreground(database, run_id, token, signals, resume=not start_again, json=json)
+            new_run_id = make_again(database, run_id, versions=library_versions(), token=token)
+            print_message(f"Run {new_run_id} starts from step 0. Run {run_id} is not changed.")
+            return _train_in_foreground(database, new_run_id, token, signals, resume=False, json=json)
+    _print_resume_point(examine_checkpoints(database, row))
+    with stop_signals() as signals:
+        token = claim_to_resume(database, run_id)
+        return _train_in_foreground(database, run_id, token, signals, resume=True, json=json)
+
+
+def _restart_in_background(database: Database, run_id: str, *, json: bool) -> str:
+    new_run_id = restart_run(database, run_id)
+    if json:
+        print_json({"run_id": new_run_id, "parent_id": run_id, "status": "starting"})
+    return f"Run {new_run_id} starts from step 0 in the background. Run {run_id} is not changed."
+
+
+def _resume_in_background(database: Database, row: RunRow) -> str:
+    if row.live_status == "paused":
+        return send_and_wait(database, row.id, "resume")
+    _print_resume_point(examine_checkpoints(database, row))
+    resume_run(database, row.id)
+    return f"Run {row.id} resumes in the background."
 
 
 def _print_resume_point(status: CheckpointStatus) -> None:
     """Print which checkpoint is used, which are skipped and how many steps will be repeated."""
-    for fault in status.faults if status.usable else ():
+    if status.usable is None:
+        return
+    for fault in status.faults:
         print_message(f"Skipped: {fault}")
-    if status.usable and status.superseded_steps:
+    if status.superseded_steps:
         print_message(
             f"Resuming from step {status.usable.env_step:,} ({status.usable.name}). "
             f"{status.superseded_steps:,} later steps are superseded when the trainer has loaded it."
@@ -170,7 +180,7 @@ def _train_in_foreground(
     started = time.monotonic()
     try:
         print_message(f"Run {run_id}")
-        with show_progress(database, run_id) as on_progress:
+        with show_run_progress(database, run_id) as on_progress:
             summary = train_with_signals(
                 database, run_id, token, signals, resume=resume, announce=print_message, on_progress=on_progress
             )
@@ -188,13 +198,14 @@ def _train_in_foreground(
     wall_seconds = round(time.monotonic() - started, 3)
     if json:
         print_json({"run_id": run_id, "wall_seconds": wall_seconds, **asdict(summary)})
+        return 0
+    threshold = get_success_threshold(find_run(database, run_id).config)
+    if threshold is None:
+        label, rate = "win rate", summary.win_rate
     else:
-        threshold = get_success_threshold(find_run(database, run_id).config)
-        rate, label = summary.win_rate, "win rate"
-        if threshold is not None:
-            rate, label = summary.success_rate, name_success(threshold)
-        percent = "–" if rate is None else f"{100 * rate:.1f} %"
-        print_message(
-            f"{summary.status}: {summary.env_steps} env steps in {wall_seconds:.0f} s, last test {label} {percent}"
-        )
+        label, rate = name_success(threshold), summary.success_rate
+    percent = "–" if rate is None else f"{100 * rate:.1f} %"
+    print_message(
+        f"{summary.status}: {summary.env_steps} env steps in {wall_seconds:.0f} s, last test {label} {percent}"
+    )
     return 0

@@ -29,25 +29,25 @@ def watch(
     if once:
         _print_alerts(list_alerts(database), json=json)
         return
-    earlier = list_alerts(database)
-    reported_keys = {alert.key for alert in earlier}
+    earlier_alerts = list_alerts(database)
+    reported_keys = {alert.key for alert in earlier_alerts}
     print_message(
         f"Watching {database.safe_url}. {len(reported_keys)} earlier alerts are not repeated. Stop with Ctrl+C."
     )
-    for message in stop_alerted_runs(database, earlier, kinds):
+    for message in stop_alerted_runs(database, earlier_alerts, kinds):
         print_message(message)
     while True:
         time.sleep(every)
         try:
-            new = [alert for alert in list_alerts(database) if alert.key not in reported_keys]
+            new_alerts = [alert for alert in list_alerts(database) if alert.key not in reported_keys]
         except StorageError as error:
             print_message(str(error))
             continue
-        reported_keys |= {alert.key for alert in new}
-        _print_alerts(new, json=json)
-        for message in stop_alerted_runs(database, new, kinds):
+        reported_keys |= {alert.key for alert in new_alerts}
+        _print_alerts(new_alerts, json=json)
+        for message in stop_alerted_runs(database, new_alerts, kinds):
             print_message(message)
-        if not messenger.send(new):
+        if not messenger.send(new_alerts):
             print_message("The alerts could not be sent. Check the address in EMTC_NOTIFY and the network.")
 
 
@@ -60,6 +60,11 @@ def _print_alerts(alerts: list[Alert], *, json: bool) -> None:
 
 
 def _read_kinds(text: str) -> list[Kind]:
+    """Parse the value of `--stop-on`.
+
+    Raises:
+        BadParameter: If it contains another name than those of alerts that can stop a run.
+    """
     names = [part.strip() for part in text.split(",") if part.strip()]
     kinds: list[Kind] = [kind for kind in STOPPABLE if kind in names]
     if len(kinds) != len(set(names)):

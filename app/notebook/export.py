@@ -23,7 +23,7 @@ from app.figures.options import read_window
 from app.figures.registry import find_figure
 from app.figures.render.export import export_figure
 from app.notebook.markdown import sanitize, to_html
-from app.notebook.view import Figure, NotebookEntry, PinnedView, pack, read_entries, view_link
+from app.notebook.view import Figure, NotebookEntry, PinnedView, make_view_url, pack, read_entries
 from emtc_core.errors import ConfigError
 from emtc_core.install import FROM_CHECKOUT
 from storage.engine import Database
@@ -193,20 +193,23 @@ def to_notebook(entries: Sequence[NotebookEntry], *, database: str, address: str
         address: URL of the app, for links to the views.
     """
     introduction = f"# Research notebook\n\nEvery figure is shown as it was frozen. To draw it again: {INSTALL}"
-    parts = urlsplit(database)
-    user, at, host = parts.netloc.rpartition("@")
-    if at:
-        database = urlunsplit(parts._replace(netloc=user.partition(":")[0] + at + host))
-    cells = [
-        _make_text_cell("head", introduction),
-        _make_code_cell("setup", _SETUP.format(install=INSTALL, database=database)),
-    ]
+    setup = _SETUP.format(install=INSTALL, database=_remove_password(database))
+    cells = [_make_text_cell("head", introduction), _make_code_cell("setup", setup)]
     for entry in entries:
         cells += _make_entry_cells(entry, address)
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
     notebook = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
     return json.dumps(notebook, indent=1, ensure_ascii=False).encode()
+
+
+def _remove_password(url: str) -> str:
+    parts = urlsplit(url)
+    login, at_sign, host = parts.netloc.rpartition("@")
+    if not at_sign:
+        return url
+    user = login.partition(":")[0]
+    return urlunsplit(parts._replace(netloc=f"{user}@{host}"))
 
 
 def make_recipe(view: PinnedView, figure: Figure) -> str | None:
@@ -304,12 +307,14 @@ def _make_article(entry: NotebookEntry, address: str | None) -> str:
         parts.append(f"<p><strong>{escape(entry.figure_error)}</strong></p>")
     parts += [f'<p class="small">Run {escape(line)}</p>' for line in entry.origins]
     if entry.view is not None:
-        link, label = view_link(entry.view, address), escape(entry.view.address)
-        text = f'<a href="{escape(link)}" rel="noopener noreferrer">{label}</a>' if link else f"<code>{label}</code>"
+        url = make_view_url(entry.view, address)
+        label = escape(entry.view.address)
+        text = f'<a href="{escape(url)}" rel="noopener noreferrer">{label}</a>' if url else f"<code>{label}</code>"
         parts.append(f'<p class="small">View: {text}</p>')
     return f'<article id="entry-{entry.row.id}">\n' + "\n".join(part for part in parts if part) + "\n</article>"
 
 
 def _make_view_markdown(view: PinnedView, address: str | None) -> str:
-    link, label = view_link(view, address), escape_markdown(view.address)
-    return f"View: [{label}](<{link}>)" if link else f"View: {label}"
+    url = make_view_url(view, address)
+    label = escape_markdown(view.address)
+    return f"View: [{label}](<{url}>)" if url else f"View: {label}"

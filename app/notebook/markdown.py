@@ -1,7 +1,7 @@
 """Make Markdown from any author safe: no HTML, no images, and no links except to the web and to views of this app.
 
-`tame` returns Markdown, for the page and for exported Markdown. `to_html` returns HTML, for an exported page. Markup
-that is not allowed is shown as text, so that no text is lost.
+`sanitize` returns Markdown, for the page and for exported Markdown. `to_html` returns HTML, for an exported page.
+Markup that is not allowed is shown as text, so that no text is lost.
 """
 
 import base64
@@ -30,7 +30,9 @@ _SAFE_LINK = re.compile(r"https?://|mailto:|[#?]|/(?!/)", re.IGNORECASE)
 
 def sanitize(text: str) -> str:
     """Return Markdown without HTML and images. If a link is not safe, all links become text."""
-    safe = _TAG_START.sub(f"<{_WORD_JOINER}", text.replace("\r\n", "\n")).replace("![", f"!{_WORD_JOINER}[")
+    safe = text.replace("\r\n", "\n")
+    safe = _TAG_START.sub(f"<{_WORD_JOINER}", safe)
+    safe = safe.replace("![", f"!{_WORD_JOINER}[")
     safe = _PRICE.sub(r"\\$", safe)
     if all(_SAFE_LINK.match(link) for link in _list_links(safe)):
         return safe

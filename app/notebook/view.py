@@ -40,7 +40,7 @@ MAX_POINTS = 5000
 """Maximum number of stored points of a cloud."""
 MAX_POINTS_PER_LINE = 2000
 """Maximum number of stored points of a line."""
-MOST_IN_ALL_LINES = 60_000
+MAX_POINTS_OF_LINES = 60_000
 """Maximum number of stored points of all lines, unless `_MIN_POINTS_PER_LINE` requires more."""
 _MIN_POINTS_PER_LINE = 200
 _DIGITS = 9
@@ -145,25 +145,27 @@ def read_view(stored: Mapping[str, Any] | None) -> PinnedView | None:
     """
     if not stored or stored.get("page") not in PAGES:
         return None
-    facts, runs, parameters = stored.get("facts"), stored.get("runs"), stored.get("query")
     query: Query = {}
+    parameters = stored.get("query")
     if isinstance(parameters, Mapping):
         for name, value in parameters.items():
-            query[str(name)] = [str(item) for item in (value if isinstance(value, list) else [value])]
+            values = value if isinstance(value, list) else [value]
+            query[str(name)] = [str(item) for item in values]
     if stored["page"] in RATED_PAGES:
         query.setdefault("rate", ["greedy"])
+    facts = stored.get("facts")
+    runs = stored.get("runs")
+    run_ids = [run["id"] for run in runs if isinstance(run, Mapping) and "id" in run] if isinstance(runs, list) else []
     return PinnedView(
         page=str(stored["page"]),
         query=query,
         figure=str(stored.get("figure", "")),
         facts=dict(facts) if isinstance(facts, Mapping) else {},
-        run_ids=tuple(str(run["id"]) for run in runs if isinstance(run, Mapping) and "id" in run)
-        if isinstance(runs, list)
-        else (),
+        run_ids=tuple(map(str, run_ids)),
     )
 
 
-def view_link(view: PinnedView, address: str | None) -> str | None:
+def make_view_url(view: PinnedView, address: str | None) -> str | None:
     """Return the full URL of a view; None if the URL of the app is not known."""
     if address is None or not address.startswith(("http://", "https://")):
         return None
@@ -260,16 +262,17 @@ def thin(figure: Figure) -> tuple[Figure, str]:
     if isinstance(figure, Heatmap):
         return figure, ""
     lengths = [len(line.x) for _, line in figure.lines]
-    limit = max(_MIN_POINTS_PER_LINE, min(MAX_POINTS_PER_LINE, MOST_IN_ALL_LINES // max(1, len(lengths))))
-    if max(lengths, default=0) <= limit:
+    longest = max(lengths, default=0)
+    limit = min(MAX_POINTS_PER_LINE, MAX_POINTS_OF_LINES // max(1, len(lengths)))
+    limit = max(limit, _MIN_POINTS_PER_LINE)
+    if longest <= limit:
         return figure, ""
-    panels = tuple(
-        replace(panel, lines=tuple(_thin_line(line, limit) for line in panel.lines)) for panel in figure.panels
-    )
-    note = (
-        f"Frozen with at most {format_count(limit)} of {format_count(max(lengths))} points per line; extremes are kept."
-    )
-    return replace(figure, panels=panels), note
+    panels = []
+    for panel in figure.panels:
+        lines = tuple(_thin_line(line, limit) for line in panel.lines)
+        panels.append(replace(panel, lines=lines))
+    note = f"Frozen with at most {format_count(limit)} of {format_count(longest)} points per line; extremes are kept."
+    return replace(figure, panels=tuple(panels)), note
 
 
 def _thin_cloud(cloud: Cloud) -> tuple[Cloud, str]:
@@ -277,20 +280,24 @@ def _thin_cloud(cloud: Cloud) -> tuple[Cloud, str]:
     n = len(cloud.slot)
     if n <= MAX_POINTS:
         return cloud, ""
-    rows = np.linspace(0, n - 1, MAX_POINTS).astype(np.int64)  # a random sample, because the points are shuffled
-    arrays = {name: getattr(cloud, name)[rows] for name in ("x", "y", "slot", "value")}
-    return replace(
-        cloud, **arrays
-    ), f"Frozen with {format_count(MAX_POINTS)} of the {format_count(n)} points that were shown."
+    indices = np.linspace(0, n - 1, MAX_POINTS).astype(np.int64)  # a random sample, because the points are shuffled
+    arrays = {name: getattr(cloud, name)[indices] for name in ("x", "y", "slot", "value")}
+    note = f"Frozen with {format_count(MAX_POINTS)} of the {format_count(n)} points that were shown."
+    return replace(cloud, **arrays), note
 
 
 def _thin_line(line: Line, limit: int) -> Line:
     if len(line.x) <= limit:
         return line
-    rows = _select_extremes(line.y, limit)
-    low, high = (None if band is None else band[rows] for band in (line.low, line.high))
-    n = line.n[rows] if isinstance(line.n, np.ndarray) else line.n
-    return replace(line, x=line.x[rows], y=line.y[rows], low=low, high=high, n=n)
+    indices = _select_extremes(line.y, limit)
+    return replace(
+        line,
+        x=line.x[indices],
+        y=line.y[indices],
+        low=None if line.low is None else line.low[indices],
+        high=None if line.high is None else line.high[indices],
+        n=line.n[indices] if isinstance(line.n, np.ndarray) else line.n,
+    )
 
 
 def _select_extremes(y: Values, limit: int) -> NDArray[np.int64]:
@@ -304,21 +311,24 @@ def _select_extremes(y: Values, limit: int) -> NDArray[np.int64]:
         Ascending indices into `y`.
     """
     edges = np.linspace(0, len(y), (limit - 2) // 2 + 1).astype(np.int64)
-    rows = [0, len(y) - 1]
+    indices = [0, len(y) - 1]
     for first, end in pairwise(edges):
         section = y[first:end]
         finite = np.flatnonzero(np.isfinite(section))
         if len(finite):
-            rows += [first + finite[section[finite].argmin()], first + finite[section[finite].argmax()]]
+            lowest = finite[section[finite].argmin()]
+            highest = finite[section[finite].argmax()]
+            indices += [first + lowest, first + highest]
         else:
-            rows.append(first)  # keeps the gap in the line
-    return np.unique(np.asarray(rows, np.int64))
+            indices.append(first)  # keeps the gap in the line
+    return np.unique(np.asarray(indices, np.int64))
 
 
 def _encode(value: Any) -> Any:
     """Convert a value of a figure to JSON values."""
     if is_dataclass(value):
-        return {"type": type(value).__name__} | {f.name: _encode(getattr(value, f.name)) for f in fields(value)}
+        encoded = {field.name: _encode(getattr(value, field.name)) for field in fields(value)}
+        return {"type": type(value).__name__, **encoded}
     if isinstance(value, np.ndarray):
         return {"dtype": value.dtype.name, "values": _encode_array(value)}
     if isinstance(value, tuple | list):
@@ -356,5 +366,5 @@ def _decode(value: Any) -> Any:
             raise ValueError(f"an array must have numbers, got {dtype}")
         return np.asarray(value["values"], dtype=dtype)
     cls = _CLASS_BY_NAME[value["type"]]
-    names = {f.name for f in fields(cls)}
+    names = {field.name for field in fields(cls)}
     return cls(**{name: _decode(item) for name, item in value.items() if name in names})

@@ -128,6 +128,9 @@ def test_planned_runs_without_a_result_are_listed_with_their_state(empty):
     text = folded.caption[0].value.replace("\\", "")
     assert "Confirmatory study: 3s_vs_5z · EMTC · seed 7: queued at 0 of 1,000,000" in text
     assert "Confirmatory study: 3s_vs_5z · EMTC · seed 8: not in this database" in text
+    (postponed,) = (each for each in app.expander if each.label == "Postponed parts of the plan")
+    text = postponed.caption[0].value.replace("\\", "")
+    assert "Part F (football), postponed on 2026-11-28: A run takes about three hours of one core." in text
 
 
 def test_a_study_of_one_seed_has_no_verdict_and_no_interval(empty):

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.sweep import _find_best_trial
 from app.jobs.sweeps.control import create_sweep
 from app.jobs.sweeps.file import parse_sweep
 from app.jobs.sweeps.plan import make_plan
-from app.jobs.sweeps.study import open_study
+from app.jobs.sweeps.study import open_study, read_best_trial
 from app.ui.sweeps.search import KINDS, export
 from storage.engine import Database
 from storage.runs.changes import finish_run
@@ -118,8 +117,8 @@ def test_the_trials_are_listed_and_the_best_is_trained_over_other_seeds(
     assert app.button(key="best_trial_train").label == "Open its sweep"
 
 
-def test_the_command_line_names_the_best_trial(searched: tuple[Database, str]) -> None:
+def test_the_best_trial_has_its_settings_as_options(searched: tuple[Database, str]) -> None:
     db, sweep_id = searched
-    best = _find_best_trial(db, get_sweep(db, sweep_id))
+    best = read_best_trial(db, sweep_id)
     assert best is not None
-    assert (best["trial"], best["value"], best["settings"]["train.batch"]) == (4, 1.0, 12)
+    assert (best.trial, best.value, best.settings["train.batch"]) == (4, 1.0, 12)

@@ -20,7 +20,7 @@ from app.analysis.projections.linear import DEFAULT_SIGNS, AxisSigns, Coordinate
 from storage.engine import Database
 from storage.queries.memory import Nodes, Snapshot, get_nodes, list_snapshots
 
-Turns = MutableMapping[int, AxisSigns]
+SignCache = MutableMapping[int, AxisSigns]
 """Signs of the PCA by snapshot id."""
 MIN_SHARED_NODES = 100
 """Minimum number of shared nodes of two snapshots; with fewer, the later layout is initialized by PCA."""
@@ -33,16 +33,18 @@ Snapshots beyond it are all compared with the last snapshot before it.
 
 def match_rows(earlier: Snapshot | Nodes, later: Snapshot | Nodes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Find the rows of the shared nodes in two snapshots of a run: same slot, same episode, same step."""
-    _, before, after = np.intersect1d(earlier.slot, later.slot, assume_unique=True, return_indices=True)
-    same = (earlier.episode[before] == later.episode[after]) & (earlier.t[before] == later.t[after])
-    return before[same], after[same]
+    _, earlier_rows, later_rows = np.intersect1d(earlier.slot, later.slot, assume_unique=True, return_indices=True)
+    is_same_episode = earlier.episode[earlier_rows] == later.episode[later_rows]
+    is_same_step = earlier.t[earlier_rows] == later.t[later_rows]
+    is_same_node = is_same_episode & is_same_step
+    return earlier_rows[is_same_node], later_rows[is_same_node]
 
 
 def map_coordinates(earlier: Snapshot, coordinates: Coordinates, later: Snapshot) -> Coordinates:
     """Return the earlier coordinates of the nodes [M, 2] of a later snapshot; NaN for new nodes."""
-    before, after = match_rows(earlier, later)
+    earlier_rows, later_rows = match_rows(earlier, later)
     mapped = np.full((later.size, 2), np.nan, np.float32)
-    mapped[after] = coordinates[before]
+    mapped[later_rows] = coordinates[earlier_rows]
     return mapped
 
 
@@ -79,50 +81,64 @@ def move_rigidly(layout: Coordinates, target: Coordinates) -> Coordinates:
     has_target = np.isfinite(target).all(axis=1)
     if has_target.sum() < 2:
         return layout
-    points, finite_target = layout.astype(np.float64), target[has_target].astype(np.float64)
-    center, target_center = points[has_target].mean(axis=0), finite_target.mean(axis=0)
-    left, _, right = np.linalg.svd((points[has_target] - center).T @ (finite_target - target_center))
-    return ((points - center) @ (left @ right) + target_center).astype(np.float32)
+    points = layout.astype(np.float64)
+    finite_target = target[has_target].astype(np.float64)
+    center = points[has_target].mean(axis=0)
+    target_center = finite_target.mean(axis=0)
+    # Orthogonal Procrustes problem: the singular vectors of the covariance give the rotation or reflection.
+    covariance = (points[has_target] - center).T @ (finite_target - target_center)
+    left, _, right = np.linalg.svd(covariance)
+    moved = (points - center) @ (left @ right) + target_center
+    return moved.astype(np.float32)
 
 
-def compute_aligned_pca(db: Database, snapshot: Snapshot, cache: Turns | None = None) -> LabeledPoints:
+def compute_aligned_pca(db: Database, snapshot: Snapshot, cache: SignCache | None = None) -> LabeledPoints:
     """Compute the PCA of a snapshot with consistent signs; see `find_axis_signs`."""
     return compute_pca(snapshot.embedding, signs=find_axis_signs(db, snapshot, cache))
 
 
-def find_axis_signs(db: Database, snapshot: Snapshot, cache: Turns | None = None) -> AxisSigns:
+def find_axis_signs(db: Database, snapshot: Snapshot, cache: SignCache | None = None) -> AxisSigns:
     """Find the signs of the PCA of a snapshot; new signs are added to the cache."""
-    turns: Turns = {} if cache is None else cache
-    if snapshot.id in turns:
-        return turns[snapshot.id]
+    signs: SignCache = {} if cache is None else cache
+    if snapshot.id in signs:
+        return signs[snapshot.id]
     ids = _list_predecessors(db, snapshot)
-    last_cached = max((i for i, snapshot_id in enumerate(ids) if snapshot_id in turns), default=-1)
+    last_cached = max((i for i, snapshot_id in enumerate(ids) if snapshot_id in signs), default=-1)
     nodes = get_nodes(db, ids[last_cached]) if last_cached >= 0 else None
     for snapshot_id in ids[last_cached + 1 :]:
         later = get_nodes(db, snapshot_id)
-        turns[snapshot_id] = _match_signs(nodes, turns[nodes.id], later) if nodes is not None else DEFAULT_SIGNS
+        if nodes is None:
+            signs[snapshot_id] = DEFAULT_SIGNS
+        else:
+            signs[snapshot_id] = _match_signs(nodes, signs[nodes.id], later)
         nodes = later
-    return turns[snapshot.id]
+    return signs[snapshot.id]
 
 
 def _list_predecessors(db: Database, snapshot: Snapshot) -> list[int]:
     """List the snapshots whose signs are needed for this one, oldest first, including itself."""
     snapshots = list_snapshots(db, snapshot.run_id)
     sizes = dict(zip(snapshots["id"].astype(int).tolist(), snapshots["size"].astype(int).tolist(), strict=True))
-    ids = [snapshot_id for snapshot_id, size in sizes.items() if size]
-    total = np.cumsum([sizes[snapshot_id] for snapshot_id in ids])
-    within_limit = [snapshot_id for i, snapshot_id in enumerate(ids) if not i or total[i] <= MAX_NODES]
-    before = within_limit[: within_limit.index(snapshot.id)] if snapshot.id in within_limit else within_limit
-    return [*before, snapshot.id]
+    within_limit = []
+    n_nodes = 0
+    for snapshot_id, size in sizes.items():
+        if not size:
+            continue
+        n_nodes += size
+        if not within_limit or n_nodes <= MAX_NODES:
+            within_limit.append(snapshot_id)
+    if snapshot.id in within_limit:
+        return within_limit[: within_limit.index(snapshot.id) + 1]
+    return [*within_limit, snapshot.id]
 
 
-def _match_signs(earlier: Nodes, turn: AxisSigns, later: Nodes) -> AxisSigns:
+def _match_signs(earlier: Nodes, earlier_signs: AxisSigns, later: Nodes) -> AxisSigns:
     """Choose the signs for which the shared nodes are closest to their earlier coordinates."""
-    before, after = match_rows(earlier, later)
-    if len(before) < 2:
+    earlier_rows, later_rows = match_rows(earlier, later)
+    if len(earlier_rows) < 2:
         return DEFAULT_SIGNS
-    old = compute_pca(earlier.embedding, signs=turn).coordinates[before].astype(np.float64)
-    new = compute_pca(later.embedding).coordinates[after].astype(np.float64)
+    old = compute_pca(earlier.embedding, signs=earlier_signs).coordinates[earlier_rows].astype(np.float64)
+    new = compute_pca(later.embedding).coordinates[later_rows].astype(np.float64)
     products = (old - old.mean(axis=0)) * (new - new.mean(axis=0))
     first, second = (products.sum(axis=0) >= 0).tolist()
     return (1 if first else -1, 1 if second else -1)

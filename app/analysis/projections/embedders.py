@@ -72,7 +72,8 @@ def embed_snapshot(
 def read_states(db: Database, snapshot: Snapshot, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """Read the states [n, S] of the given rows of a snapshot from the stored trajectories of their episodes."""
     order = np.argsort(snapshot.episode[rows], kind="stable")
-    episode, t = snapshot.episode[rows][order], snapshot.t[rows][order]
+    episode = snapshot.episode[rows][order]
+    t = snapshot.t[rows][order]
     states: NDArray[np.float32] = np.empty((0, 0), np.float32)
     for number, trajectory in iter_states(db, snapshot.run_id, episode.tolist()):
         if not states.size:
@@ -98,13 +99,16 @@ def _make_params(snapshot: Snapshot, config: EmbedConfig, seed: int) -> dict[str
 def _fit_and_embed(
     db: Database, snapshot: Snapshot, config: EmbedConfig, params: dict[str, Any], progress: Progress
 ) -> Coordinates:
+    """Fit the embedder to a sample of the nodes as often as `params` states, and embed all nodes."""
     rng = np.random.default_rng(params["seed"])
-    sample = np.sort(rng.choice(snapshot.size, min(config.samples, snapshot.size), replace=False))
+    n_samples = min(config.samples, snapshot.size)
+    sample = np.sort(rng.choice(snapshot.size, n_samples, replace=False))
     state = read_states(db, snapshot, sample)
     embedder = Embedder(
         config, state_dim=state.shape[1], episode_limit=params["episode_limit"], device="cpu", seed=params["seed"]
     )
-    t, h = snapshot.t[sample], snapshot.h[sample].astype(np.float64)
+    t = snapshot.t[sample]
+    h = snapshot.h[sample].astype(np.float64)
     for done in range(params["refits"]):
         order = rng.permutation(len(sample))
         fit(embedder, NodeSample(state[order], t[order], h[order]))

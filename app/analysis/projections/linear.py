@@ -66,7 +66,8 @@ def compute_pca(
     centered = fitted.astype(np.float64) - center
     variance, axes = np.linalg.eigh(centered.T @ centered / max(1, len(fitted)))
     axes = axes[:, ::-1][:, :2]
-    axes *= np.sign(axes[np.argmax(np.abs(axes), axis=0), [0, 1]]) * signs
+    largest_loadings = axes[np.argmax(np.abs(axes), axis=0), [0, 1]]
+    axes *= np.sign(largest_loadings) * signs
     fractions = variance[::-1][:2] / max(variance.sum(), 1e-30)
     labels = [f"principal component {i + 1} ({100 * part:.0f} % of variance)" for i, part in enumerate(fractions)]
     coordinates = (embedding.astype(np.float64) - center) @ axes
@@ -75,16 +76,20 @@ def compute_pca(
     return LabeledPoints(coordinates.astype(np.float32), *labels)
 
 
-def _flip_and_scale(coordinates: NDArray[np.float64], like: Coordinates) -> NDArray[np.float64]:
-    """Flip and scale coordinates to match the finite ones of `like`."""
-    has_earlier = np.isfinite(like).all(axis=1)
+def _flip_and_scale(coordinates: NDArray[np.float64], earlier: Coordinates) -> NDArray[np.float64]:
+    """Flip and scale coordinates [n, 2] to match the finite earlier ones [n, 2]."""
+    has_earlier = np.isfinite(earlier).all(axis=1)
     if has_earlier.sum() < 2:
         return coordinates
-    now, before = coordinates[has_earlier] - coordinates[has_earlier].mean(axis=0), like[has_earlier].astype(np.float64)
-    before = before - before.mean(axis=0)
-    signs = np.where((now * before).sum(axis=0) < 0, -1.0, 1.0)
-    size_now, size_before = (float(np.sqrt((part**2).mean())) for part in (now, before))
-    return coordinates * signs * (size_before / size_now if size_now and size_before else 1.0)
+    new = coordinates[has_earlier]
+    new = new - new.mean(axis=0)
+    old = earlier[has_earlier].astype(np.float64)
+    old = old - old.mean(axis=0)
+    signs = np.where((new * old).sum(axis=0) < 0, -1.0, 1.0)
+    new_size = float(np.sqrt((new**2).mean()))
+    old_size = float(np.sqrt((old**2).mean()))
+    scale = old_size / new_size if new_size and old_size else 1.0
+    return coordinates * signs * scale
 
 
 def find_distinct_points(points: NDArray[np.floating]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -108,10 +113,11 @@ def find_neighbors(
     """
     tree = KDTree(points.astype(np.float64))
     distance, index = (np.asarray(part) for part in tree.query(points, k=k + 1, workers=n_jobs))
-    is_self = index == np.arange(len(points))[:, None]
-    # with more than k points at equal coordinates, the point itself can be missing: remove the last one instead
-    is_self[~is_self.any(axis=1), -1] = True
-    index, distance = index[~is_self].reshape(-1, k), distance[~is_self].reshape(-1, k)
+    is_removed = index == np.arange(len(points))[:, None]  # the point itself
+    # With more than k points at equal coordinates, the point itself can be missing. Remove the last point instead.
+    is_removed[~is_removed.any(axis=1), -1] = True
+    index = index[~is_removed].reshape(-1, k)
+    distance = distance[~is_removed].reshape(-1, k)
     return index.astype(np.int64), distance.astype(np.float64)
 
 
@@ -134,15 +140,18 @@ def sample_stratified_rows(h: NDArray[np.floating], t: NDArray[np.integer], *, n
         return np.arange(total, dtype=np.int64)
     stratum = _deciles(h) * STRATA + _deciles(t)
     counts = np.bincount(stratum, minlength=STRATA * STRATA)
-    exact = counts * (n / total)
-    quota = np.floor(exact).astype(np.int64)
-    short = n - int(quota.sum())
-    quota[np.argsort(quota - exact, kind="stable")[:short]] += 1
+    # The number of rows of each stratum. The strata with the largest remainders get the rows that are still missing.
+    exact_quota = counts * (n / total)
+    quota = np.floor(exact_quota).astype(np.int64)
+    n_missing = n - int(quota.sum())
+    quota[np.argsort(quota - exact_quota, kind="stable")[:n_missing]] += 1
+    # The rows in the order of the strata, and in random order within a stratum.
     shuffled = np.random.default_rng(seed).permutation(total)
     order = shuffled[np.argsort(stratum[shuffled], kind="stable")]
+    # The first rows of each stratum are selected.
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    rank = np.arange(total) - np.repeat(starts, counts)
-    return np.sort(order[rank < np.repeat(quota, counts)])
+    rank_in_stratum = np.arange(total) - np.repeat(starts, counts)
+    return np.sort(order[rank_in_stratum < np.repeat(quota, counts)])
 
 
 def _deciles(values: NDArray[np.generic]) -> NDArray[np.int64]:

@@ -111,7 +111,9 @@ def compute_projection(
     if len(embedding) < MIN_POINTS:
         raise ValueError(f"{method} needs at least {MIN_POINTS} points, got {len(embedding)}")
     rows, point_of_row = find_distinct_points(embedding)
-    points, init = embedding[rows], None if init is None else init[rows]
+    points = embedding[rows]
+    if init is not None:
+        init = init[rows]
     if len(points) < MIN_POINTS:
         return compute_pca(points).coordinates[point_of_row]
     if method == "tsne":
@@ -125,8 +127,10 @@ def compute_projection(
 
 def count_distinct_embeddings(embedding: Coordinates) -> int:
     """Count the different embeddings of nodes; any number from `MIN_POINTS` on means that there are enough."""
-    n = len(np.unique(embedding[:1000], axis=0))  # usually enough, and fast for a million nodes
-    return n if n >= MIN_POINTS else len(np.unique(embedding, axis=0))
+    n_among_first = len(np.unique(embedding[:1000], axis=0))  # usually enough, and fast for a million nodes
+    if n_among_first >= MIN_POINTS:
+        return n_among_first
+    return len(np.unique(embedding, axis=0))
 
 
 def describe_equal_embeddings(embedding: Coordinates) -> str:
@@ -134,7 +138,9 @@ def describe_equal_embeddings(embedding: Coordinates) -> str:
     n = count_distinct_embeddings(embedding)
     if n >= min(MIN_POINTS, len(embedding)):
         return ""
-    return "All nodes have the same embedding." if n == 1 else f"The nodes have only {n} different embeddings."
+    if n == 1:
+        return "All nodes have the same embedding."
+    return f"The nodes have only {n} different embeddings."
 
 
 def make_projection_params(method: str, *, n: int, seed: int, embedder: str | None = None) -> dict[str, Any]:
@@ -221,8 +227,10 @@ def project_snapshot(
         initial = find_earlier_projection(db, snapshot_id, method, params)
     else:
         initial = None if init is None else get_projection(db, init)
-    mapped, start = _map_initial(db, snapshot, initial) if initial is not None else (None, None)
-    params["start"] = asdict(start) if start is not None else None
+    mapped, start = None, None
+    if initial is not None:
+        mapped, start = _map_initial(db, snapshot, initial)
+    params["start"] = None if start is None else asdict(start)
     if (stored := find_projection(db, snapshot_id, method, params)) is not None:
         return stored
     if embedder is not None:

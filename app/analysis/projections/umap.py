@@ -72,15 +72,17 @@ def compute_umap(
 def make_graph(points: NDArray[np.floating], *, n_neighbors: int, seed: int = 0) -> Any:
     """Make the symmetric fuzzy graph: a sparse matrix [n, n] of the probabilities that two points are neighbors."""
     index, distance = find_neighbors(points, n_neighbors - 1)
-    self_index = np.arange(len(points))[:, None]
-    return umap_.fuzzy_simplicial_set(
+    self_index = np.arange(len(points))[:, None]  # the library expects each point as its first neighbor
+    self_distance = np.zeros_like(self_index)
+    graph, *_ = umap_.fuzzy_simplicial_set(
         points,
         n_neighbors,
         np.random.RandomState(seed),
         "euclidean",
         knn_indices=np.hstack([self_index, index]).astype(np.int32),
-        knn_dists=np.hstack([np.zeros_like(self_index), distance]).astype(np.float32),
-    )[0]
+        knn_dists=np.hstack([self_distance, distance]).astype(np.float32),
+    )
+    return graph
 
 
 def _make_pca_layout(embedding: Coordinates, seed: int) -> Coordinates:

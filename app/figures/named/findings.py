@@ -123,7 +123,8 @@ def draw_win_rates(lines_by_task: Sequence[TaskLines], options: Options) -> Char
 
 
 def _draw_task(lines: TaskLines) -> Chart:
-    task, window = lines.in_chart.tasks[0], compute_smoothing_window(lines.in_chart)
+    task = lines.in_chart.tasks[0]
+    window = compute_smoothing_window(lines.in_chart)
     note = (
         f"Smoothed: each seed's mean over the {window:,} env steps up to each point (1/{WINDOWS_PER_BUDGET} of the "
         "budget)."
@@ -184,10 +185,11 @@ def describe_study_runs(study: StudyRuns) -> str:
     """Write the number of runs of a study, and the commits with which they were trained."""
     n = len(study.comparison.seeds)
     runs = f"{n} of {study.n_planned} planned runs" if study.n_planned else f"{n} runs"
-    commits = ", ".join(
-        f"{commit if commit == NO_COMMIT else commit[:10]} ({count} runs)" for commit, count in study.commits.items()
-    )
-    return f"{runs}; commits: {commits or 'none'}."
+    commits = []
+    for commit, count in study.commits.items():
+        short_commit = commit if commit == NO_COMMIT else commit[:10]
+        commits.append(f"{short_commit} ({count} runs)")
+    return f"{runs}; commits: {', '.join(commits) or 'none'}."
 
 
 def describe_study(study: StudyFindings) -> str:
@@ -277,8 +279,11 @@ def _describe_correction(studies: Sequence[StudyFindings]) -> str:
 
 def _make_finding_row(study: StudyFindings, finding: Finding) -> list[Cell | str | float]:
     """Make one row of the table of findings, in the order of `_FINDING_COLUMNS`."""
-    difference, verdict = finding.difference, finding.verdict
-    kind = "difference of the means" if finding.second else "mean"
+    difference = finding.difference
+    statistic = "difference of the means" if finding.second else "mean"
+    verdict = finding.verdict or MISSING
+    if finding.verdict and len(finding.commits) > 1:
+        verdict += " (different commits)"
     return [
         study.plan.title,
         f"{finding.claim.number}. {finding.claim.text}",
@@ -286,13 +291,13 @@ def _make_finding_row(study: StudyFindings, finding: Finding) -> list[Cell | str
         finding.task,
         finding.measure.title,
         count_seeds(difference),
-        format_difference(difference, f"{finding.measure.title}, {kind} over seeds"),
+        format_difference(difference, f"{finding.measure.title}, {statistic} over seeds"),
         format_p(difference.p),
         format_p(finding.adjusted_p),
         format_p(difference.randomization_p),
         _write_detectable(finding),
         finding.improvement,
-        (verdict or MISSING) + (" (different commits)" if verdict and len(finding.commits) > 1 else ""),
+        verdict,
     ]
 
 

@@ -1,7 +1,7 @@
 """Figures with two or three memory maps: different embedders, or the paths of a good and a bad episode."""
 
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +54,8 @@ class DivergenceOptions(MethodOptions):
 
 def make_embedding_comparison(runs: StoredRuns, options: MethodOptions) -> Maps:
     """Draw the last memories of two or three runs, for example with dCAE and TCSE, with one color scale of H."""
-    (db, rows), method = runs, options.method or "tsne"
+    db, rows = runs
+    method = options.method or "tsne"
     if not 2 <= len(rows) <= 3:
         raise ConfigError(
             f"shows two or three runs, got {len(rows)}", key="embedding-comparison", hint="Give them as RUN RUN."
@@ -66,9 +67,11 @@ def make_embedding_comparison(runs: StoredRuns, options: MethodOptions) -> Maps:
         embedder = row.config.get("embed", {}).get("type", "unknown embedder")
         name = f"{EMBEDDERS.get(embedder, embedder)}, {row.map} ({row.id})"
         spread = compute_local_spread(snapshot, sample)
-        equal = describe_equal_embeddings(snapshot.embedding)
         description = f"{name}: {describe_nodes(len(sample), snapshot)}, local spread {spread:.2f}"
-        descriptions.append(f"{description} ({equal.rstrip('.')})" if equal else description)
+        collapse_note = describe_equal_embeddings(snapshot.embedding)
+        if collapse_note:
+            description += f" ({collapse_note.rstrip('.')})"
+        descriptions.append(description)
         coordinates = project_snapshot(db, snapshot.id, method=method, n=MAX_POINTS).coordinates[sample]
         panels.append(_draw_panel(snapshot, sample, coordinates, method, name))
     caption = (
@@ -101,15 +104,18 @@ def make_strategy_divergence(runs: StoredRuns, options: DivergenceOptions) -> Ma
     The option `episodes` selects the two episodes. Default: the best and the worst of the `N_EPISODES` episodes before
     the snapshot that can be replayed.
     """
-    (db, rows), method = runs, options.method or "pca"
+    db, rows = runs
+    method = options.method or "pca"
     if len(rows) != 1:
         raise ConfigError(f"shows one run, got {len(rows)}", key="strategy-divergence")
     snapshot = get_last_snapshot(db, rows[0])
-    numbers, selection = options.episodes, ""
-    if not numbers:
+    episodes = options.episodes
+    selection_note = ""
+    if not episodes:
         extremes = _find_best_and_worst(db, snapshot)
-        numbers, selection = (extremes.best, extremes.worst), extremes.explain()
-    good, bad = (get_trajectory(db, rows[0].id, number) for number in numbers)
+        episodes = (extremes.best, extremes.worst)
+        selection_note = extremes.explain()
+    good, bad = (get_trajectory(db, rows[0].id, number) for number in episodes)
     sample = sample_rows(snapshot, n=MAX_POINTS, seed=0)
     coordinates = project_snapshot(db, snapshot.id, method=method, n=MAX_POINTS).coordinates
     panels, traces = [], []
@@ -122,7 +128,7 @@ def make_strategy_divergence(runs: StoredRuns, options: DivergenceOptions) -> Ma
         f"Memory of {rows[0].name} at step {snapshot.env_step}, colored by H "
         f"({describe_nodes(len(sample), snapshot)}, seed 0). The paths connect the nodes that each episode retrieved, "
         f"every {interval} step(s) of its first {MAX_PATH_STEPS}. Numbers: the largest Δ_mem [return] of the path. "
-        f"Nodes that are not in the snapshot are left out.{selection}{describe_collapse(snapshot)}"
+        f"Nodes that are not in the snapshot are left out.{selection_note}{describe_collapse(snapshot)}"
     )
     return Maps("strategy-divergence", "Where strategies diverge", tuple(panels), caption, tuple(traces))
 
@@ -163,13 +169,21 @@ def find_contrast(db: Database, snapshot: Snapshot, episode: Trajectory) -> int:
     frame = list_episodes(db, snapshot.run_id, "-episode", limit=1_000_000)
     ranked = frame.loc[frame["episode"].isin(others)].sort_values(["won", "episode_return", "episode"], kind="stable")
     worst, best = ranked.iloc[0], ranked.iloc[-1]
-    worst_difference, best_difference = (
-        (bool(other["won"]) != episode.won, abs(other["episode_return"] - episode.episode_return))
-        for other in (worst, best)
-    )
+    worst_difference = _compare_results(worst, episode)
+    best_difference = _compare_results(best, episode)
     if max(worst_difference, best_difference) == (False, 0.0):
         raise ConfigError(f"All {len(ranked)} episodes that wrote there have the result of episode {episode.episode}")
-    return int((worst if worst_difference >= best_difference else best)["episode"])
+    contrast = worst if worst_difference >= best_difference else best
+    return int(contrast["episode"])
+
+
+def _compare_results(other: Any, episode: Trajectory) -> tuple[bool, float]:
+    """Return whether the outcomes of two episodes differ, and by how much the returns differ.
+
+    `other` is a row of `list_episodes`.
+    """
+    is_other_outcome = bool(other["won"]) != episode.won
+    return is_other_outcome, abs(float(other["episode_return"]) - episode.episode_return)
 
 
 def _draw_panel(

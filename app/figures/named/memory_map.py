@@ -20,7 +20,7 @@ from app.analysis.selection import NODE_QUANTITIES, NodeSelection, compute_node_
 from app.figures.figure import FigureKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Cloud, Trace
-from app.figures.options import METHOD_NAMES, MethodOptions, Option, Options, convert_with, list_choices, read_episodes
+from app.figures.options import METHOD_NAMES, MethodOptions, Option, convert_with, list_choices, read_episodes
 from app.figures.theme import BETA, DELTA_MEM, NEUTRAL, VIRIDIS, WIN_RATE
 from emtc_core.errors import ConfigError
 from storage.engine import Database
@@ -213,26 +213,32 @@ def draw_selection(
         run: Name of the run.
         description: Description of the selection, for the caption.
     """
-    groups = (("selected", BETA, selected & on_map), ("rest", NEUTRAL, on_map & ~selected))
+    selected_on_map = selected & on_map
+    rest_on_map = on_map & ~selected
     panels = []
     for key in SELECTION_QUANTITIES:
-        quantity, values = NODE_QUANTITIES[key], compute_node_values(snapshot, key)
-        lines = []
-        for name, color, mask in groups:
-            group_values = values[mask]
-            finite = group_values[np.isfinite(group_values)].astype(np.float64)
-            quantiles = np.quantile(finite, _QUANTILE_LEVELS) if len(finite) else np.full(len(_QUANTILE_LEVELS), np.nan)
-            width = 2.4 if name == "selected" else 1.6
-            lines.append(Line(name, color, 100 * _QUANTILE_LEVELS, quantiles, width=width))
-        panels.append(Panel(quantity.name, quantity.unit, tuple(lines)))
-    n, total = int(groups[0][2].sum()), int(on_map.sum())
+        quantity = NODE_QUANTITIES[key]
+        values = compute_node_values(snapshot, key)
+        selected_line = _draw_quantiles("selected", BETA, values[selected_on_map], width=2.4)
+        rest_line = _draw_quantiles("rest", NEUTRAL, values[rest_on_map], width=1.6)
+        panels.append(Panel(quantity.name, quantity.unit, (selected_line, rest_line)))
     caption = (
-        f"{n:,} of {total:,} nodes selected on the map of {run} at env step {snapshot.env_step:,}: {description}. "
+        f"{int(selected_on_map.sum()):,} of {int(on_map.sum()):,} nodes selected on the map of {run} "
+        f"at env step {snapshot.env_step:,}: {description}. "
         "Quantiles: x % of the nodes have at most the value y. Nodes without a value are left out. "
         f"{explain_sample(snapshot)}"
     ).rstrip()
     title = f"Selected memories of {run}"
     return Chart("memory-selection", title, "share of nodes [%]", tuple(panels), caption, caption, columns=2)
+
+
+def _draw_quantiles(name: str, color: str, values: NDArray[np.float32], *, width: float) -> Line:
+    """Draw the quantiles of the finite values; NaN if no value is finite."""
+    finite = values[np.isfinite(values)].astype(np.float64)
+    quantiles = np.full(len(_QUANTILE_LEVELS), np.nan)
+    if len(finite):
+        quantiles = np.quantile(finite, _QUANTILE_LEVELS)
+    return Line(name, color, 100 * _QUANTILE_LEVELS, quantiles, width=width)
 
 
 def name_memory(snapshot: Snapshot, run: str) -> str:
@@ -254,13 +260,16 @@ def make_traces(
 
     The path of a single episode that was not won is orange.
     """
-    best = max(episodes, key=lambda episode: (episode.won, episode.episode_return), default=None)
-    if best is not None and not best.won and len(episodes) == 1:
-        best = None
-    return tuple(
-        make_trace(episode, snapshot, coordinates, color=WIN_RATE if episode is best else DELTA_MEM)
-        for episode in episodes
-    )
+    if not episodes:
+        return ()
+    best = max(episodes, key=lambda episode: (episode.won, episode.episode_return))
+    is_single_loss = len(episodes) == 1 and not best.won
+    traces = []
+    for episode in episodes:
+        is_green = episode is best and not is_single_loss
+        color = WIN_RATE if is_green else DELTA_MEM
+        traces.append(make_trace(episode, snapshot, coordinates, color=color))
+    return tuple(traces)
 
 
 def make_trace(episode: Trajectory, snapshot: Snapshot, coordinates: NDArray[np.float32], *, color: str) -> Trace:
@@ -274,7 +283,8 @@ def make_trace(episode: Trajectory, snapshot: Snapshot, coordinates: NDArray[np.
             f"Episode {episode.episode} has no memory", hint="Choose a run of an EMTC, EMU or EMC algorithm."
         )
     length = min(episode.length, MAX_PATH_STEPS)
-    t = np.arange(0, length, max(1, min(MAX_PATH_INTERVAL, length // MIN_PATH_POINTS)))
+    interval = max(1, min(MAX_PATH_INTERVAL, length // MIN_PATH_POINTS))
+    t = np.arange(0, length, interval)
     rows = snapshot.rows_of(episode.slots[t])
     x, y = np.where(rows[:, None] >= 0, coordinates[rows], np.nan).astype(np.float32).T
     errors = np.full(len(t), np.nan) if episode.delta_mem is None else episode.delta_mem[t]
@@ -314,7 +324,9 @@ def get_selected_snapshot(db: Database, run: RunRow, options: MapOptions) -> Sna
 
 def compute_coordinates(db: Database, snapshot: Snapshot, options: MapOptions) -> LabeledPoints:
     """Compute the coordinates of all nodes [M] for the options of the map (`MapOptions`)."""
-    method, seed, n = options.method or "pca", options.seed, options.n_landmarks or snapshot.size
+    method = options.method or "pca"
+    seed = options.seed
+    n = options.n_landmarks or snapshot.size
     if method == "axes":
         return select_axes(snapshot.embedding, AXIS_PAIRS[options.axis_pair])
     if method == "pca":
@@ -356,16 +368,10 @@ def describe_collapse(snapshot: Snapshot) -> str:
 def _read_nodes(db: Database, run: RunRow, options: AtlasOptions) -> MapNodes:
     snapshot = get_selected_snapshot(db, run, options)
     title = name_memory(snapshot, run.name)
-    if options.n_landmarks is None:  # the stored projection for the default landmarks; if it is missing, it is computed
-        method = options.method or "pca"
-        coordinates = project_snapshot(db, snapshot.id, method=method).coordinates
-        name = METHOD_NAMES[method]
-        points = LabeledPoints(coordinates, f"{name} 1", f"{name} 2")
-        drawn_rows = sample_rows(snapshot, n=MAX_POINTS, seed=0)
-        caption = f"Showing {describe_nodes(len(drawn_rows), snapshot)}"
-        caption += ", stratified by return and time, seed 0." if len(drawn_rows) < snapshot.size else "."
-        return MapNodes(snapshot, drawn_rows, points, title, f"{caption}{describe_collapse(snapshot)}")
-    points, selection = compute_coordinates(db, snapshot, options), read_selection(options)
+    if options.n_landmarks is None:
+        return _read_default_map(db, snapshot, title, method=options.method or "pca")
+    points = compute_coordinates(db, snapshot, options)
+    selection = read_selection(options)
     max_points = options.n_drawn or options.n_landmarks or snapshot.size
     drawn_rows = sample_rows(snapshot, n=max_points, seed=options.seed)
     if options.n_drawn is not None:
@@ -373,6 +379,18 @@ def _read_nodes(db: Database, run: RunRow, options: AtlasOptions) -> MapNodes:
     selection_text = f", selected: {selection.description}" if selection else ""
     nodes = describe_nodes(len(drawn_rows), snapshot)
     caption = f"Showing {nodes}{selection_text}.{describe_collapse(snapshot)}"
+    return MapNodes(snapshot, drawn_rows, points, title, caption)
+
+
+def _read_default_map(db: Database, snapshot: Snapshot, title: str, *, method: str) -> MapNodes:
+    """Read the stored projection for the default landmarks, or compute it. Draw a sample of the nodes."""
+    coordinates = project_snapshot(db, snapshot.id, method=method).coordinates
+    name = METHOD_NAMES[method]
+    points = LabeledPoints(coordinates, f"{name} 1", f"{name} 2")
+    drawn_rows = sample_rows(snapshot, n=MAX_POINTS, seed=0)
+    is_sample = len(drawn_rows) < snapshot.size
+    sampling = ", stratified by return and time, seed 0" if is_sample else ""
+    caption = f"Showing {describe_nodes(len(drawn_rows), snapshot)}{sampling}.{describe_collapse(snapshot)}"
     return MapNodes(snapshot, drawn_rows, points, title, caption)
 
 
@@ -393,16 +411,18 @@ def _draw_atlas(nodes: MapNodes, options: AtlasOptions) -> Cloud:
 
 
 def _read_selected(db: Database, rows: Sequence[RunRow], options: MapOptions) -> SelectedNodes:
-    run, selection = get_single_run("memory-selection", rows), read_selection(options)
+    run = get_single_run("memory-selection", rows)
+    selection = read_selection(options)
     if not selection:
         raise ConfigError("memory-selection needs the option lasso or ranges to select nodes")
     snapshot = get_selected_snapshot(db, run, options)
     coordinates = compute_coordinates(db, snapshot, options).coordinates
-    selected, on_map = selection.mask(snapshot, coordinates), has_place(coordinates)
+    selected = selection.mask(snapshot, coordinates)
+    on_map = has_place(coordinates)
     return SelectedNodes(snapshot, selected, on_map, run.name, selection.description)
 
 
-def _draw_selected(nodes: SelectedNodes, options: Options) -> Chart:
+def _draw_selected(nodes: SelectedNodes, options: MapOptions) -> Chart:
     snapshot, selected, on_map, run, description = nodes
     return draw_selection(snapshot, selected, on_map, run=run, description=description)
 

@@ -141,16 +141,20 @@ def draw_what_if(result: WhatIfResult, *, run: str, env_step: int) -> Chart:
         f"Snapshot at env step {env_step:,}: {result.nodes:,} nodes, {result.nodes_after:,} recomputed. "
         f"{result.sample} {explain_tau(result)}"
     ).rstrip()
-    has_effect = any(
-        not np.allclose(getattr(data.recorded, name), getattr(data.recomputed, name), rtol=1e-6, equal_nan=True)
-        for data in result.sets
-        for name in ("delta_mem", "beta")
-    )
-    names = " and ".join(data.name for data in result.sets)
-    subtitle = f"recomputed = recorded for all {names}" if names and not has_effect else ""
+    names = " and ".join(compared.name for compared in result.sets)
+    is_unchanged = all(_is_unchanged(compared) for compared in result.sets)
+    subtitle = f"recomputed = recorded for all {names}" if names and is_unchanged else ""
     description = f"Sorted Δ_mem and β of {run}, recorded and recomputed, over the share of transitions and links."
     title = f"What if: the gate of {run} recomputed"
     return Chart("what-if", title, X_LABEL, tuple(panels), caption, description, subtitle=subtitle)
+
+
+def _is_unchanged(compared: ComparedSet) -> bool:
+    """Return whether Δ_mem and β are recomputed as recorded, except for rounding."""
+    recorded, recomputed = compared.recorded, compared.recomputed
+    is_same_error = np.allclose(recorded.delta_mem, recomputed.delta_mem, rtol=1e-6, equal_nan=True)
+    is_same_beta = np.allclose(recorded.beta, recomputed.beta, rtol=1e-6, equal_nan=True)
+    return is_same_error and is_same_beta
 
 
 def describe_change(result: WhatIfResult) -> str:
@@ -170,18 +174,22 @@ def describe_change(result: WhatIfResult) -> str:
 
 def _draw_sorted(recorded: Values, recomputed: Values, color: str, x: Values, *, descending: bool) -> tuple[Line, Line]:
     """Draw the quantiles of recorded and of recomputed values at the fractions `x`; NaN if no value is finite."""
-    curves = []
-    for values in (recorded, recomputed):
-        finite = np.sort(values[np.isfinite(values)])
-        if len(finite):
-            index = np.minimum((x * len(finite)).astype(np.int64), len(finite) - 1)
-            curves.append(finite[len(finite) - 1 - index if descending else index])
-        else:
-            curves.append(np.full(len(x), np.nan))
+    recorded_curve = _select_quantiles(recorded, x, descending=descending)
+    recomputed_curve = _select_quantiles(recomputed, x, descending=descending)
     return (
-        Line("recorded", color, 100 * x, curves[0], dash=RECORDED_DASH, width=1.5),
-        Line("recomputed", color, 100 * x, curves[1]),
+        Line("recorded", color, 100 * x, recorded_curve, dash=RECORDED_DASH, width=1.5),
+        Line("recomputed", color, 100 * x, recomputed_curve),
     )
+
+
+def _select_quantiles(values: Values, x: Values, *, descending: bool) -> Values:
+    """Select the sorted finite values at the fractions `x`, the largest value first if `descending`."""
+    ascending = np.sort(values[np.isfinite(values)])
+    if not len(ascending):
+        return np.full(len(x), np.nan)
+    ordered = ascending[::-1] if descending else ascending
+    index = np.minimum((x * len(ordered)).astype(np.int64), len(ordered) - 1)
+    return ordered[index]
 
 
 def _find_x_range(compared: ComparedSet) -> float:
@@ -247,7 +255,8 @@ def _recompute_run(db: Database, run: RunRow) -> ComparedSet | None:
 
     Each transition is looked up in the next snapshot after it.
     """
-    rules, previous_step = read_gate_rules(run.config), 0
+    rules = read_gate_rules(run.config)
+    previous_step = 0
     parts: list[ComparedSet] = []
     for snapshot_id in list_snapshots(db, run.id)["id"]:
         snapshot = get_snapshot(db, int(snapshot_id))
@@ -264,7 +273,9 @@ def _recompute_run(db: Database, run: RunRow) -> ComparedSet | None:
 
 def _concatenate(parts: Sequence[WhatIfValues]) -> WhatIfValues:
     return WhatIfValues(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("delta_mem", "beta", "r_p"))
+        delta_mem=np.concatenate([part.delta_mem for part in parts]),
+        beta=np.concatenate([part.beta for part in parts]),
+        r_p=np.concatenate([part.r_p for part in parts]),
     )
 
 

@@ -6,7 +6,7 @@ episodes. An export of W&B has the x axis in its first column and columns "RUN -
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -28,25 +28,24 @@ _OPTIONAL: Final = {"return_std": "return_std", "length": "length_mean", "episod
 _WANDB_COLUMN: Final = re.compile(r"(?P<run>.+) - (?P<metric>[^ ].*?)(?P<edge>__MIN|__MAX)?")
 
 
-def read_csv(path: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
+def read_csv(file: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
     """Read the runs of a table.
 
     Raises:
         ConfigError: If the file is not a table with the required columns.
     """
     try:
-        cells = pd.read_csv(path, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        cells = pd.read_csv(file, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path.name} is not a CSV table: {str(error).strip()}") from error
+        raise ConfigError(f"{file.name} is not a CSV table: {str(error).strip()}") from error
     header = [str(name).strip() for name in cells.iloc[0]]
-    cells = cells.iloc[1:]
-    if cells.empty:
-        raise ConfigError(f"{path.name} has no row below its header")
-    cells = cells.apply(lambda column: column.str.strip())
-    if any(_WANDB_COLUMN.fullmatch(name) for name in header):
-        yield from _read_wandb(path.name, header, cells, overrides)
+    if len(cells) == 1:
+        raise ConfigError(f"{file.name} has no row below its header")
+    cells = cells.iloc[1:].apply(lambda column: column.str.strip())
+    if any(map(_WANDB_COLUMN.fullmatch, header)):
+        yield from _read_wandb(file.name, header, cells, overrides)
     else:
-        yield from _read_rows(path.name, header, cells, overrides)
+        yield from _read_rows(file.name, header, cells, overrides)
 
 
 def _read_rows(name: str, header: list[str], cells: pd.DataFrame, overrides: SourceOverrides) -> Iterator[ParsedRun]:
@@ -56,35 +55,49 @@ def _read_rows(name: str, header: list[str], cells: pd.DataFrame, overrides: Sou
         raise ConfigError(f"{name} has two columns {repeated}")
     frame = cells.set_axis(header, axis=1)
     missing = [key for key in _REQUIRED_KEYS if key not in header and getattr(overrides, key) is None]
-    step = find_first(_STEPS, header)
-    if missing or step is None:
-        names = ", ".join([*missing, *([] if step else ["step"])])
+    step_column = find_first(_STEPS, header)
+    if step_column is None:
+        missing.append("step")
+    if missing:
         raise ConfigError(
-            f"{name} has no column {names}. A table needs algo, map, seed, step, and win_rate or return. An export of "
-            'W&B needs its first column (the env steps) and a column "RUN - METRIC" for each run.'
+            f"{name} has no column {', '.join(missing)}. A table needs algo, map, seed, step, and win_rate or return. "
+            'An export of W&B needs its first column (the env steps) and a column "RUN - METRIC" for each run.'
         )
-    possible_names = overrides.name_columns(WIN_RATES, RETURNS)
-    names = {column: find_first(alternatives, header) for column, alternatives in possible_names.items()}
-    names |= {column: name if name in header else None for name, column in _OPTIONAL.items()}
+    value_columns: dict[str, str] = {}  # column of `evaluations` → column of the table
+    for column, column_names in overrides.name_columns(WIN_RATES, RETURNS).items():
+        value_column = find_first(column_names, header)
+        if value_column is not None:
+            value_columns[column] = value_column
+    value_columns |= {column: optional for optional, column in _OPTIONAL.items() if optional in header}
     frame = frame.assign(**{key: "" for key in _KEYS if key not in header})
-    for _, run_rows in frame.groupby(list(_KEYS), sort=False):
-        env, algo, map_name, seed = (str(text) for text in run_rows.iloc[0].loc[list(_KEYS)])
-        texts = [algo, map_name, f"seed {seed}" if seed else ""]
-        curves = {}
-        for column, column_name in names.items():
-            if column_name is not None:
-                points = zip(run_rows[step], run_rows[column_name], strict=True)
-                curves[column] = make_series((env_step, value) for env_step, value in points if value)
-        where = f"{name} ({', '.join(filter(None, texts))})"
-        yield ParsedRun(where, curves, env or None, map_name or None, algo or None, seed or None)
+    for _, rows in frame.groupby(list(_KEYS), sort=False):
+        env, algo, map_name, seed = (str(text) for text in rows.iloc[0].loc[list(_KEYS)])
+        curves = {
+            column: _make_curve(rows[step_column], rows[value_column]) for column, value_column in value_columns.items()
+        }
+        labels = [algo, map_name, f"seed {seed}" if seed else ""]
+        yield ParsedRun(
+            where=f"{name} ({', '.join(filter(None, labels))})",
+            curves=curves,
+            env=env or None,
+            map=map_name or None,
+            algo=algo or None,
+            seed=seed or None,
+        )
+
+
+def _make_curve(steps: Iterable[str], values: Iterable[str]) -> pd.Series:
+    """Make a curve from two columns of a table. Rows with an empty value are skipped."""
+    return make_series((step, value) for step, value in zip(steps, values, strict=True) if value)
 
 
 def _read_wandb(
     name: str, header: list[str], cells: pd.DataFrame, overrides: SourceOverrides
 ) -> Iterator[ParsedRun | ConfigError]:
     """Read the export of a chart of W&B. Algorithm, map and seed are in the names of the runs, or options."""
-    possible_metrics = overrides.name_columns(WIN_RATES, RETURNS)
-    column_of_metric = {metric: column for column, names in possible_metrics.items() for metric in names}
+    columns: dict[str, str] = {}  # metric → column of `evaluations`
+    for column, column_names in overrides.name_columns(WIN_RATES, RETURNS).items():
+        columns |= dict.fromkeys(column_names, column)
     curves: dict[tuple[str, int], dict[str, pd.Series]] = {}
     metrics: list[str] = []
     for position, text in enumerate(header):
@@ -92,11 +105,11 @@ def _read_wandb(
         if position == 0 or match is None or match["edge"] or match["metric"] == "_step":
             continue
         metrics.append(match["metric"])
-        column = column_of_metric.get(match["metric"])
+        column = columns.get(match["metric"])
         if column is not None:
-            points = ((step, value) for step, value in zip(cells[0], cells[position], strict=True) if value)
             n_before = header[:position].count(text)  # several runs may have one name
-            curves.setdefault((match["run"], n_before), {})[column] = make_series(points)
+            run_curves = curves.setdefault((match["run"], n_before), {})
+            run_curves[column] = _make_curve(cells[0], cells[position])
     if not curves:
         raise ConfigError(
             f"{name} has no column of a win rate or return, but {', '.join(sorted(set(metrics)))}. Keep the first "
@@ -113,6 +126,6 @@ def _read_wandb(
         if run_name.startswith("Group: "):
             yield ConfigError(f"{where} is the mean of a group of runs. Export the chart without grouping.")
             continue
-        named = parse_run_name(run_name, overrides)
-        seed = -number if named.seed is None else named.seed
-        yield ParsedRun(where, run_curves, map=named.map, algo=named.algo, seed=seed)
+        parsed_name = parse_run_name(run_name, overrides)
+        seed = -number if parsed_name.seed is None else parsed_name.seed
+        yield ParsedRun(where, run_curves, map=parsed_name.map, algo=parsed_name.algo, seed=seed)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,18 @@ _ABSOLUTE: Final = "absolute_metrics"
 """The final evaluation of marl-eval, or BenchMARL's maxima. It is not a step of the curve."""
 
 
+class _StoredRun(NamedTuple):
+    """A run in a file."""
+
+    env: str
+    task: str
+    algo: str
+    name: str
+    number: int
+    """Number of the run among those of its algorithm and task, from 1."""
+    steps: Mapping[str, Any]
+
+
 def read_marl_eval(path: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
     """Read the runs of one file, or of all files in a folder.
 
@@ -37,59 +49,67 @@ def read_marl_eval(path: Path, overrides: SourceOverrides) -> Iterator[ParsedRun
         raise ConfigError(f"{path} contains no JSON file")
     for file in files:
         try:
-            groups = list(_list_groups(read_json(file), file.name))
+            runs = list(_list_runs(read_json(file), file.name))
         except ConfigError as error:
             yield error
             continue
-        for (env, task, algo), runs in groups:
-            for number, (name, steps) in enumerate(runs.items(), start=1):
-                where = f"{file.name} ({algo}, {task}, {name})"
-                seed = find_seed(name)
-                try:
-                    curves = _read_curves(steps, overrides, where)
-                except ConfigError as error:
-                    yield error
-                    continue
-                yield ParsedRun(where, curves, env, task, algo, -number if seed is None else seed)
+        for run in runs:
+            where = f"{file.name} ({run.algo}, {run.task}, {run.name})"
+            seed = find_seed(run.name)
+            try:
+                curves = _read_curves(run.steps, overrides, where)
+            except ConfigError as error:
+                yield error
+                continue
+            yield ParsedRun(
+                where=where,
+                curves=curves,
+                env=run.env,
+                map=run.task,
+                algo=run.algo,
+                seed=-run.number if seed is None else seed,
+            )
 
 
-def _list_groups(tree: Mapping[str, Any], name: str) -> Iterator[tuple[tuple[str, str, str], Mapping[str, Any]]]:
+def _list_runs(tree: Mapping[str, Any], file_name: str) -> Iterator[_StoredRun]:
     """List the runs of each environment, task and algorithm."""
-    for env, tasks in _list_children(tree, name):
-        for task, algos in _list_children(tasks, name):
-            for algo, runs in _list_children(algos, name):
-                yield (env, task, algo), dict(_list_children(runs, name))
+    for env, tasks in _list_children(tree, file_name):
+        for task, algos in _list_children(tasks, file_name):
+            for algo, runs in _list_children(algos, file_name):
+                for number, (name, steps) in enumerate(_list_children(runs, file_name), start=1):
+                    yield _StoredRun(env, task, algo, name, number, steps)
 
 
-def _list_children(tree: Any, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _list_children(tree: Any, file_name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if not isinstance(tree, Mapping) or not all(isinstance(child, Mapping) for child in tree.values()):
         raise ConfigError(
-            f"{name}: a JSON file of marl-eval must have the levels environment → task → algorithm → run → step"
+            f"{file_name}: a JSON file of marl-eval must have the levels environment → task → algorithm → run → step"
         )
     yield from tree.items()
 
 
 def _read_curves(steps: Mapping[str, Any], overrides: SourceOverrides, where: str) -> dict[str, pd.Series]:
     """Average the values of each step: one value, or one for each evaluation episode."""
-    values_at: dict[str, list[tuple[object, Any]]] = {}
+    points: dict[str, list[tuple[object, Any]]] = {}  # column of `evaluations` → env steps and values
     for name, step in steps.items():
         if name == _ABSOLUTE or not isinstance(step, Mapping):
             continue
         if "step_count" not in step:
             raise ConfigError(f"{where}: {name} has no step_count")
+        env_step = step["step_count"]
         n_episodes = 0
         for column, names in overrides.name_columns(WIN_RATES, RETURNS).items():
             key = find_first(names, step)
             values = _read_values(step[key]) if key else np.empty(0)
             if not len(values):
                 continue
-            values_at.setdefault(column, []).append((step["step_count"], float(values.mean())))
+            points.setdefault(column, []).append((env_step, float(values.mean())))
             n_episodes = max(n_episodes, len(values))
             if column == "return_mean" and len(values) > 1:
-                values_at.setdefault("return_std", []).append((step["step_count"], float(values.std(ddof=1))))
+                points.setdefault("return_std", []).append((env_step, float(values.std(ddof=1))))
         if n_episodes > 1:  # a single value may be a mean of any number of episodes
-            values_at.setdefault("episodes", []).append((step["step_count"], n_episodes))
-    return {column: make_series(points) for column, points in values_at.items()}
+            points.setdefault("episodes", []).append((env_step, n_episodes))
+    return {column: make_series(column_points) for column, column_points in points.items()}
 
 
 def _read_values(raw: object) -> np.ndarray[Any, np.dtype[np.float64]]:

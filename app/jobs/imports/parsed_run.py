@@ -116,7 +116,11 @@ def parse_run_name(name: str, overrides: SourceOverrides) -> RunName:
         rest = rest[: map_match.start()] + rest[map_match.end() :]
     words = [word for word in re.split(rf"[{_SEPARATORS}]{{2,}}", rest) if word.strip(_SEPARATORS)]
     algo = "_".join(word.strip(_SEPARATORS) for word in words)
-    return RunName(algo or None, map_match[0] if map_match else None, int(seed_match[1]) if seed_match else None)
+    return RunName(
+        algo=algo or None,
+        map=map_match[0] if map_match else None,
+        seed=int(seed_match[1]) if seed_match else None,
+    )
 
 
 def find_seed(name: str) -> int | None:
@@ -128,7 +132,8 @@ def find_seed(name: str) -> int | None:
 def make_series(points: Iterable[tuple[object, object]]) -> pd.Series:
     """Make the curve of a `ParsedRun` from env steps and values as a file contains them."""
     pairs = list(points)
-    return pd.Series([value for _, value in pairs], pd.Index([step for step, _ in pairs], dtype=object), dtype=object)
+    steps = pd.Index([step for step, _ in pairs], dtype=object)
+    return pd.Series([value for _, value in pairs], steps, dtype=object)
 
 
 def find_first(names: Iterable[str], container: Collection[str]) -> str | None:
@@ -175,7 +180,8 @@ def join_curves(run: ParsedRun) -> pd.DataFrame:
             f"{run.where} has neither a win rate nor a return. If they have other names, set --win-rate NAME or "
             "--return NAME."
         )
-    return pd.concat([_check_curve(name, curve, run.where) for name, curve in curves.items()], axis=1).sort_index()
+    checked = [_check_curve(name, curve, run.where) for name, curve in curves.items()]
+    return pd.concat(checked, axis=1).sort_index()
 
 
 def check_text(what: str, raw: object, where: str) -> str:
@@ -217,13 +223,13 @@ def _check_curve(name: str, curve: pd.Series, where: str) -> pd.Series:
     is_finite = np.isfinite(values)
     if not is_finite.all():
         first = int(np.argmin(is_finite))
-        value_name = f"{where}, {name} at step {int(steps[first]):,},"
-        raise ConfigError(f"{value_name} must be a finite number, got {shorten(curve.iloc[first])}")
+        value_text = f"{where}, {name} at step {int(steps[first]):,},"
+        raise ConfigError(f"{value_text} must be a finite number, got {shorten(curve.iloc[first])}")
     is_fraction = (values >= 0) & (values <= 1)
     if name == "win_rate" and not is_fraction.all():
         first = int(np.argmin(is_fraction))
-        value_name = f"{where}, win_rate at step {int(steps[first]):,},"
-        raise ConfigError(f"{value_name} must be from 0 to 1, got {values[first]:g}", hint="Is it in percent?")
+        value_text = f"{where}, win_rate at step {int(steps[first]):,},"
+        raise ConfigError(f"{value_text} must be from 0 to 1, got {values[first]:g}", hint="Is it in percent?")
     checked = pd.Series(values, index=pd.Index(steps.astype(np.int64)), name=name).sort_index()
     if checked.index.has_duplicates:
         step = checked.index[checked.index.duplicated()][0]

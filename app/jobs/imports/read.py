@@ -109,14 +109,24 @@ def list_remarks(source: ForeignSource) -> Iterator[str]:
     for run in source.runs:
         groups.setdefault((run.env, run.map, run.algo), []).append(run)
     for (_, map_name, algo), group in groups.items():
-        keys = sorted({key for run in group for key in run.settings})
-        different = [key for key in keys if len({repr(run.settings.get(key)) for run in group}) > 1]
+        different = _list_different_settings(group)
         if different:
+            listed = ", ".join(different[:_MAX_LISTED_SETTINGS])
             more = " …" if len(different) > _MAX_LISTED_SETTINGS else ""
             yield (
-                f"The {len(group)} runs of {algo} on {map_name} differ in {', '.join(different[:_MAX_LISTED_SETTINGS])}"
-                f"{more}. Figures show them as separate lines."
+                f"The {len(group)} runs of {algo} on {map_name} differ in {listed}{more}. Figures show them as "
+                "separate lines."
             )
+
+
+def _list_different_settings(runs: Sequence[ForeignRun]) -> list[str]:
+    """List the settings that have different values in some runs, or are missing in some."""
+    different = []
+    for key in sorted({key for run in runs for key in run.settings}):
+        values = {repr(run.settings.get(key)) for run in runs}
+        if len(values) > 1:
+            different.append(key)
+    return different
 
 
 def _check_run(run: ParsedRun, overrides: SourceOverrides, format: Format) -> ForeignRun:
@@ -178,10 +188,11 @@ def _keep_one_per_seed(runs: Sequence[ForeignRun], skip_reasons: Sequence[str]) 
     runs_by_identity: dict[Hashable, ForeignRun] = {}
     reasons = list(skip_reasons)
     for run in sorted(runs, key=lambda run: (not run.is_complete, -run.points[-1].env_step)):
-        imported_run = runs_by_identity.setdefault(run.identity, run)
-        if imported_run is not run:
+        other = runs_by_identity.setdefault(run.identity, run)
+        if other is not run:
             reasons.append(
-                f"{run.source} is a second run of {run.describe()}. {imported_run.source} is imported, because it is "
-                "not shorter. Import the other one with a different --name."
+                f"{run.source} is a second run of {run.describe()}. {other.source} is imported, because it is not "
+                "shorter. Import the other one with a different --name."
             )
-    return ForeignSource([run for run in runs if runs_by_identity[run.identity] is run], reasons)
+    kept_runs = [run for run in runs if runs_by_identity[run.identity] is run]
+    return ForeignSource(kept_runs, reasons)

@@ -27,17 +27,18 @@ _IGNORED_SETTINGS: Final = (
 """Beginnings of settings that do not affect learning. Runs that differ only in them are seeds of one variant."""
 
 
-def read_sacred(path: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
+def read_sacred(root: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
     """Read the run in a folder, or all runs below it, in the order of their numbers.
 
     Raises:
         ConfigError: If there is no run.
     """
-    folders = [file.parent for file in path.rglob("config.json")]
+    folders = [file.parent for file in root.rglob("config.json")]
     if not folders:
-        raise ConfigError(f"{path} contains no run of sacred: no folder with config.json.")
+        raise ConfigError(f"{root} contains no run of sacred: no folder with config.json.")
     for folder in sorted(folders, key=lambda folder: (len(folder.name), folder)):
-        where = str(folder.relative_to(path.parent if folder != path else folder.parent.parent))
+        parent = folder.parent.parent if folder == root else root.parent
+        where = str(folder.relative_to(parent))
         try:
             yield _read_run(folder, where, overrides)
         except ConfigError as error:
@@ -46,18 +47,18 @@ def read_sacred(path: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | 
 
 def _read_run(folder: Path, where: str, overrides: SourceOverrides) -> ParsedRun:
     config = read_json(folder / "config.json")
-    metrics = _read_optional_json(folder / "metrics.json")
-    info = _read_optional_json(folder / "info.json")
-    run = _read_optional_json(folder / "run.json")
+    metrics = _read_optional(folder / "metrics.json")
+    info = _read_optional(folder / "info.json")
+    run = _read_optional(folder / "run.json")
     names = {**overrides.name_columns(WIN_RATES, RETURNS), "return_std": _RETURN_STDS, "length_mean": _LENGTHS}
     curves = {column: _find_curve(metrics, info, keys) for column, keys in names.items()}
     n_episodes = config.get("test_nepisode")
     if isinstance(n_episodes, int) and n_episodes > 0:
-        batch_size_run = config.get("batch_size_run")
-        n_parallel = batch_size_run if isinstance(batch_size_run, int) and batch_size_run > 0 else 1
-        n_played = max(1, n_episodes // n_parallel) * n_parallel  # PyMARL plays whole batches of parallel episodes
+        batch_size = config.get("batch_size_run")
+        n_parallel = batch_size if isinstance(batch_size, int) and batch_size > 0 else 1
+        n_batches = max(1, n_episodes // n_parallel)
         steps = curves["win_rate"].index.union(curves["return_mean"].index, sort=False)
-        curves["episodes"] = make_series((step, n_played) for step in steps)
+        curves["episodes"] = make_series((step, n_batches * n_parallel) for step in steps)
     env, map_name = _read_task(config)
     flat = pd.json_normalize(config).iloc[0].to_dict()
     return ParsedRun(
@@ -74,7 +75,7 @@ def _read_run(folder: Path, where: str, overrides: SourceOverrides) -> ParsedRun
     )
 
 
-def _read_optional_json(file: Path) -> dict[str, Any]:
+def _read_optional(file: Path) -> dict[str, Any]:
     return read_json(file) if file.exists() else {}
 
 
@@ -96,15 +97,13 @@ def _read_task(config: Mapping[str, Any]) -> tuple[str, object]:
     """Return environment and map. On SMACv2 the numbers of units are part of the map: terran_5_vs_5."""
     env = str(config.get("env", ""))
     args = config.get("env_args") or {}
-    gym_id = str(args.get("key", ""))
-    if gym_id:
+    if gym_id := str(args.get("key", "")):
         package, _, name = gym_id.rpartition(":")
         return package or env, name
     if env.startswith("academy_"):
         return "grf", env
     map_name = args.get("map_name") or args.get("scenario_name") or args.get("scenario")
-    teams = args.get("capability_config")
-    if teams:
+    if teams := args.get("capability_config"):
         race = str(map_name).removeprefix("10gen_")
         return env, f"{race}_{teams.get('n_units')}_vs_{teams.get('n_enemies')}"
     return env, map_name

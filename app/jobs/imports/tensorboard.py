@@ -31,18 +31,18 @@ _BENCHMARL_SETTINGS: Final = "hparams/text_summary"
 _MAPPO_FOLDER: Final = re.compile(r"([^/]+)/([^/]+)/([^/]+)/([^/]+)/run(\d+)/logs$")
 
 Scalars = dict[str, pd.Series]
-"""Tag → values by the step of TensorBoard."""
+"""Tag, or column of `evaluations` → values by the step of TensorBoard."""
 
 
-def read_tensorboard(path: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
+def read_tensorboard(root: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
     """Read every run. Algorithm, map and seed are in the name of its folder, or options.
 
     Raises:
         ConfigError: If there is no event file, or TensorBoard is missing.
     """
-    folders = sorted({file.parent for file in path.rglob("*tfevents*")})
+    folders = sorted({file.parent for file in root.rglob("*tfevents*")})
     if not folders:
-        raise ConfigError(f"{path} contains no event file of TensorBoard (events.out.tfevents.…)")
+        raise ConfigError(f"{root} contains no event file of TensorBoard (events.out.tfevents.…)")
     runs: dict[Path, Scalars] = {}
     settings: dict[Path, dict[str, str]] = {}
     for folder in folders:
@@ -52,7 +52,7 @@ def read_tensorboard(path: Path, overrides: SourceOverrides) -> Iterator[ParsedR
             yield ConfigError(f"{folder} cannot be read by TensorBoard: {error}")
             continue
         tags = events.Tags()
-        run_folder = _find_run_folder(folder, path, tags["scalars"])
+        run_folder = _find_run_folder(folder, root, tags["scalars"])
         for tag in tags["scalars"]:
             points = ((event.step, event.value) for event in events.Scalars(tag))
             runs.setdefault(run_folder, {})[tag] = make_series(points)
@@ -60,42 +60,55 @@ def read_tensorboard(path: Path, overrides: SourceOverrides) -> Iterator[ParsedR
             text = events.Tensors(_BENCHMARL_SETTINGS)[0].tensor_proto.string_val[0].decode()
             settings[run_folder] = dict(re.findall(r"^\s*(\w+): (.*)$", text, re.MULTILINE))
     if not runs:
-        raise ConfigError(f"{path} contains event files, but neither a win rate nor a return")
+        raise ConfigError(f"{root} contains event files, but neither a win rate nor a return")
     for number, (folder, scalars) in enumerate(runs.items(), start=1):
         try:
-            yield _make_run(folder, path, scalars, settings.get(folder, {}), overrides, number)
+            yield _make_run(folder, root, scalars, settings.get(folder, {}), overrides, number)
         except ConfigError as error:
             yield error
 
 
 def _make_run(
-    folder: Path, path: Path, scalars: Scalars, settings: Mapping[str, str], overrides: SourceOverrides, number: int
+    folder: Path, root: Path, scalars: Scalars, settings: Mapping[str, str], overrides: SourceOverrides, number: int
 ) -> ParsedRun:
-    name = folder.relative_to(path).as_posix() if folder != path else folder.name
-    where = f"{path.name}/{name}" if folder != path else name
+    if folder == root:
+        name = where = folder.name
+    else:
+        name = folder.relative_to(root).as_posix()
+        where = f"{root.name}/{name}"
+    curves: Scalars = {}
     names = overrides.name_columns(EVENT_WIN_RATES, EVENT_RETURNS) | {"length_mean": _LENGTHS}
-    tag_of_column = {column: find_first(tags, scalars) for column, tags in names.items()}
-    curves = {column: scalars[tag] for column, tag in tag_of_column.items() if tag is not None}
-    is_benchmarl = any(_BENCHMARL_TAG.match(tag) or tag in BENCHMARL_RETURNS for tag in scalars)
-    if is_benchmarl:
+    for column, tags in names.items():
+        tag = find_first(tags, scalars)
+        if tag is not None:
+            curves[column] = scalars[tag]
+    if any(map(_BENCHMARL_TAG.match, scalars)) or any(tag in scalars for tag in BENCHMARL_RETURNS):
         curves = _convert_iterations(curves, scalars, folder, where)
     if "algorithm_name" in settings:
         return ParsedRun(
-            where,
-            curves,
+            where=where,
+            curves=curves,
             env=settings.get("environment_name"),
             map=settings.get("task_name"),
             algo=settings["algorithm_name"],
             seed=settings.get("seed"),
         )
-    match = _MAPPO_FOLDER.search(folder.as_posix())
-    if match:
+    if match := _MAPPO_FOLDER.search(folder.as_posix()):
         env, map_name, algo, experiment, run_number = match.groups()
-        settings = {"experiment_name": experiment}
-        return ParsedRun(where, curves, env, map_name, algo, -int(run_number), settings=settings)
-    named = parse_run_name(name, overrides)
-    seed = find_seed(where) if named.seed is None else named.seed
-    return ParsedRun(where, curves, map=named.map, algo=named.algo, seed=-number if seed is None else seed)
+        return ParsedRun(
+            where=where,
+            curves=curves,
+            env=env,
+            map=map_name,
+            algo=algo,
+            seed=-int(run_number),
+            settings={"experiment_name": experiment},
+        )
+    parsed_name = parse_run_name(name, overrides)
+    seed = find_seed(where) if parsed_name.seed is None else parsed_name.seed
+    if seed is None:
+        seed = -number
+    return ParsedRun(where, curves, map=parsed_name.map, algo=parsed_name.algo, seed=seed)
 
 
 def _convert_iterations(curves: Scalars, scalars: Scalars, folder: Path, where: str) -> Scalars:
@@ -115,13 +128,13 @@ def _convert_iterations(curves: Scalars, scalars: Scalars, folder: Path, where: 
     }
 
 
-def _find_run_folder(folder: Path, path: Path, tags: list[str]) -> Path:
+def _find_run_folder(folder: Path, root: Path, tags: list[str]) -> Path:
     """Return the folder of the writer: `folder`, or the one above the folder that `add_scalars` made for its tag."""
     if len(tags) == 1:
         name = tags[0].replace("/", "_")
         for suffix in (f"/{tags[0]}/{tags[0]}", f"/{name}_{name}"):  # tensorboardX, torch
             writer_folder = Path(folder.as_posix().removesuffix(suffix))
-            if writer_folder != folder and writer_folder.is_relative_to(path):
+            if writer_folder != folder and writer_folder.is_relative_to(root):
                 return writer_folder
     return folder
 

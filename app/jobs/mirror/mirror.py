@@ -36,7 +36,7 @@ class Mirror:
 
     sink: MirrorTarget
     _last_steps: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
-    _complete_steps: dict[str, int] = field(default_factory=dict[str, int])
+    _complete: dict[str, int] = field(default_factory=dict[str, int])
     """Ended runs that are written completely → their env steps. They are not read again."""
 
     def update(self, db: Database, run_ids: Sequence[str] | None) -> tuple[int, bool]:
@@ -45,35 +45,37 @@ class Mirror:
         Returns:
             Number of values that were written, and whether all runs have ended.
         """
-        n_values, all_ended = 0, True
-        for row in _list_rows(db, run_ids):
+        n_values = 0
+        has_active_run = False
+        for row in _read_rows(db, run_ids):
             run = describe_run(db, row)
-            all_ended &= run.has_ended
-            if run.has_ended and self._complete_steps.get(run.key) == row.env_steps:
+            if not run.has_ended:
+                has_active_run = True
+            elif self._complete.get(run.key) == row.env_steps:
                 continue
             n_values += self._update_run(db, row.id, run)
             if run.has_ended:
-                self._complete_steps[run.key] = row.env_steps
-        return n_values, all_ended
+                self._complete[run.key] = row.env_steps
+        return n_values, not has_active_run
 
     def _update_run(self, db: Database, run_id: str, run: MirroredRun) -> int:
         """Write the new values of one run, and close it if it has ended; return the number of values."""
         if run.key not in self._last_steps:
             self._last_steps[run.key] = dict(self.sink.last_steps(run))
-        last = self._last_steps[run.key]
-        rows = read_new_rows(db, run_id, last)
+        last_steps = self._last_steps[run.key]
+        rows = read_new_rows(db, run_id, last_steps)
         for start in range(0, len(rows), ROWS_AT_ONCE):
             batch = rows[start : start + ROWS_AT_ONCE]
             self.sink.write(run, batch)
             for row in batch:
-                last.update(dict.fromkeys(row.values, row.env_step))
+                last_steps.update(dict.fromkeys(row.values, row.env_step))
         if run.has_ended:
             self.sink.close(run)
         return sum(len(row.values) for row in rows)
 
     def close(self, db: Database, run_ids: Sequence[str] | None) -> None:
         """Close every run."""
-        for row in _list_rows(db, run_ids):
+        for row in _read_rows(db, run_ids):
             self.sink.close(describe_run(db, row))
 
 
@@ -83,10 +85,10 @@ def make_mirror(target: str, out: Path) -> Mirror:
     Raises:
         ConfigError: If the target is unknown or its program is not installed.
     """
-    for name, make_sink in _SINKS.items():
-        if name == target:
-            return Mirror(make_sink(out))
-    raise ConfigError(f"must be one of {', '.join(TARGETS)}", key="--to", value=target)
+    valid_target: Target | None = next((name for name in TARGETS if name == target), None)
+    if valid_target is None:
+        raise ConfigError(f"must be one of {', '.join(TARGETS)}", key="--to", value=target)
+    return Mirror(_SINKS[valid_target](out))
 
 
 def mirror_continuously(
@@ -102,14 +104,13 @@ def mirror_continuously(
         announce: Called with messages for the user.
     """
     while True:
-        n_values, all_ended = mirror.update(db, run_ids)
+        n_values, is_complete = mirror.update(db, run_ids)
         if n_values:
             announce(f"Mirrored {n_values:,} values.")
-        if all_ended and run_ids is not None:
+        if is_complete and run_ids is not None:
             return
         time.sleep(every_s)
 
 
-def _list_rows(db: Database, run_ids: Sequence[str] | None) -> list[RunRow]:
-    """List the rows of runs; None means all runs."""
+def _read_rows(db: Database, run_ids: Sequence[str] | None) -> list[RunRow]:
     return get_rows(db, matching_ids(db, RunFilter()) if run_ids is None else run_ids)

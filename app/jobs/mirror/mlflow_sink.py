@@ -45,7 +45,8 @@ class MlflowSink:
         """Read the last step of each metric of a run from MLflow."""
         run_id = self._get_mlflow_id(run)
         metrics = self._client.get_run(run_id).data.metrics
-        return {name: max(point.step for point in self._client.get_metric_history(run_id, name)) for name in metrics}
+        histories = {name: self._client.get_metric_history(run_id, name) for name in metrics}
+        return {name: max(point.step for point in history) for name, history in histories.items()}
 
     def write(self, run: MirroredRun, rows: list[Row]) -> None:
         """Log rows. Their time is made of their step, so that MLflow recognizes a row that is written again."""

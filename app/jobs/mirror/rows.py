@@ -76,22 +76,22 @@ def describe_run(db: Database, row: RunRow) -> MirroredRun:
     return MirroredRun(key, name, flatten_tree(row.config), row.created_at, has_ended, row.live_status)
 
 
-def read_new_rows(db: Database, run_id: str, last: LastSteps) -> list[Row]:
+def read_new_rows(db: Database, run_id: str, last_steps: LastSteps) -> list[Row]:
     """Read the rows that a mirror does not contain yet, by env step."""
     rows: dict[int, dict[str, float]] = {}
-    for name, frame in _read_curves(db, run_id, last):
-        last_step = last.get(name, _BEFORE_FIRST_STEP)
+    for name, frame in _read_curves(db, run_id, last_steps):
+        last_step = last_steps.get(name, _BEFORE_FIRST_STEP)
         for step, value in zip(frame["env_step"].tolist(), frame["value"].tolist(), strict=True):
             if step > last_step and isfinite(value):
                 rows.setdefault(int(step), {})[name] = float(value)
     return [Row(step, rows[step]) for step in sorted(rows)]
 
 
-def _read_curves(db: Database, run_id: str, last: LastSteps) -> Iterator[tuple[str, pd.DataFrame]]:
+def _read_curves(db: Database, run_id: str, last_steps: LastSteps) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the name and the values of each curve. Some rows may already be in the mirror; the caller removes them."""
     with db.read() as connection:
         for table, group, columns in ((Evaluation, "eval", EVALUATED), (GateStats, "gate_stats", _GATE)):
-            last_common_step = min(last.get(f"{group}/{column}", _BEFORE_FIRST_STEP) for column in columns)
+            last_common_step = min(last_steps.get(f"{group}/{column}", _BEFORE_FIRST_STEP) for column in columns)
             query = select(table.env_step, *(getattr(table, column) for column in columns))
             query = query.where(table.run_id == run_id, table.env_step > last_common_step).order_by(table.env_step)
             frame = read_frame(connection, query)
@@ -100,7 +100,7 @@ def _read_curves(db: Database, run_id: str, last: LastSteps) -> Iterator[tuple[s
                 yield f"{group}/{column}", pd.DataFrame({"env_step": frame["env_step"], "value": values})
         names = connection.execute(select(MetricRow.name).where(MetricRow.run_id == run_id).distinct()).scalars()
         for name in sorted(names):
-            of_curve = (MetricRow.run_id == run_id, MetricRow.name == name, MetricRow.value.is_not(None))
-            is_new = MetricRow.env_step > last.get(name, _BEFORE_FIRST_STEP)
-            query = select(MetricRow.env_step, MetricRow.value).where(*of_curve, is_new).order_by(MetricRow.env_step)
+            query = select(MetricRow.env_step, MetricRow.value).order_by(MetricRow.env_step)
+            query = query.where(MetricRow.run_id == run_id, MetricRow.name == name, MetricRow.value.is_not(None))
+            query = query.where(MetricRow.env_step > last_steps.get(name, _BEFORE_FIRST_STEP))
             yield name, read_frame(connection, query)

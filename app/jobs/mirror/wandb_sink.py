@@ -76,13 +76,13 @@ class WandbSink:
 
 def _read_wandb_steps(out: Path, key: str) -> LastSteps:
     """Read the last env step of each curve from the offline folders of a run."""
-    last: dict[str, int] = {}
+    last_steps: dict[str, int] = {}
     for file in sorted(out.glob(f"wandb/offline-run-*-{key}/run-{key}.wandb")):
         for values in read_wandb_rows(file):
             step = int(json.loads(values.get(WANDB_STEP, "-1")))
             for name in values.keys() - {WANDB_STEP}:
-                last[name] = max(step, last.get(name, -1))
-    return last
+                last_steps[name] = max(step, last_steps.get(name, -1))
+    return last_steps
 
 
 def read_wandb_rows(file: Path) -> Iterator[dict[str, str]]:

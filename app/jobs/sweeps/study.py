@@ -6,6 +6,7 @@ the database. A sweep file cannot set the URL, because a sweep file may come fro
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from app.analysis.settings import write_value
@@ -101,6 +102,31 @@ def find_best_trial(study: Study) -> Trial | None:
         return study.best_trial
     except ValueError:
         return None
+
+
+@dataclass(frozen=True)
+class BestTrial:
+    """The best trial of a search."""
+
+    trial: int
+    run: str | None
+    value: float
+    settings: dict[str, Leaf]
+
+    @property
+    def options(self) -> str:
+        """The settings as options of the command line: "--set train.lr=0.001 --set train.batch=12"."""
+        texts = {key: write_value(value) if isinstance(value, bool) else value for key, value in self.settings.items()}
+        return " ".join(f"--set {key}={text}" for key, text in texts.items())
+
+
+def read_best_trial(db: Database, sweep_id: str) -> BestTrial | None:
+    """Read the best trial of a search; None if no trial is complete."""
+    study = find_study(db, sweep_id)
+    best = None if study is None else find_best_trial(study)
+    if best is None:
+        return None
+    return BestTrial(trial=best.number, run=best.user_attrs.get(RUN), value=best.value, settings=dict(best.params))
 
 
 def describe_settings(trial: Trial) -> str:

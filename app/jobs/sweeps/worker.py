@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
@@ -439,6 +439,54 @@ class WorkerLoop:
         if message != self._last_error:
             self._announce(message)
         self._last_error = message
+
+
+def run_sweep_here(
+    db: Database,
+    sweep_id: str,
+    *,
+    jobs: int,
+    n_runs: int,
+    trains: bool,
+    leave: LeaveRequest,
+    announce: Callable[[str], None],
+    on_progress: Callable[[Sweep], None],
+    env_modules: Collection[str],
+) -> Sweep:
+    """Run the worker loop on this machine for a sweep or a search, until all runs have ended or a signal arrives.
+
+    Args:
+        db: An open database.
+        sweep_id: The sweep.
+        jobs: Number of runs at once, over all workers.
+        n_runs: Number of runs of the sweep.
+        trains: Whether this machine trains runs. Otherwise it queues the trials of a search for other workers.
+        leave: Ends the loop when it is set.
+        announce: Called with messages for the user.
+        on_progress: Called with the sweep at each poll.
+        env_modules: Modules of environments that trainers may import.
+    """
+    from app.jobs.sweeps.search import open_search  # loads the analysis of curves
+
+    is_search = get_sweep(db, sweep_id).trials > 0
+    with open_search(db, sweep_id, jobs=jobs) if is_search else nullcontext() as search:
+        loop = WorkerLoop(
+            db,
+            jobs=jobs if trains else 0,
+            leave=leave,
+            announce=announce,
+            sweep_id=sweep_id,
+            at_most=jobs,
+            update_search=search.update if search else None,
+            on_progress=on_progress,
+            n_runs=n_runs,
+            lowers_priority=True,
+            env_modules=env_modules,
+        )
+        ended = loop.run_sweep(sweep_id)
+        if search and not leave.is_requested:
+            search.finish()
+    return ended
 
 
 def summarize(ended: list[EndedRun]) -> str:

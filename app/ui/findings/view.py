@@ -85,33 +85,34 @@ def _show_charts(comparisons: list[Comparison], study: StoredStudy) -> None:
 
 
 def _show_chart(comparison: Comparison, study: StoredStudy) -> None:
-    lines = select_lines(comparison, study.plan)  # in_chart: curves that are drawn; others: curves that are left out
+    lines = select_lines(comparison, study.plan)
     chart = draw_chart("study-win-rates", [lines])
-    smooth, quantity = compute_smoothing_window(lines.in_chart), comparison.quantity.key
-    by_id = {row.id: row for row in study.rows}
-    runs = [by_id[curve.id] for curve in lines.in_chart.seeds]
-    key = f"findings-{comparison.tasks[0]}"
+    task = comparison.tasks[0]
+    smooth = compute_smoothing_window(lines.in_chart)
+    quantity = comparison.quantity.key
+    rows_by_id = {row.id: row for row in study.rows}
+    runs = [rows_by_id[seed.id] for seed in lines.in_chart.seeds]
+    key = f"findings-{task}"
     figure_settings = {"quantity": quantity, "center": AGGREGATION.center, "band": AGGREGATION.band, "smooth": smooth}
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        st.markdown(f"#### {escape_markdown(comparison.tasks[0])}", width="content")
+        st.markdown(f"#### {escape_markdown(task)}", width="content")
         with st.container(horizontal=True, width="content", gap="small"):
             pin.show_export(chart, key=key, stem=runs[0].map, sources=describe_runs(runs))
             pin.show(chart, key=key, page=_PAGE, run=runs, facts=figure_settings)
     canvas.show(chart, key=key, panel_height=_PANEL_HEIGHT)
     st.caption(escape_markdown(chart.caption))
     if lines.others:
+        compare_settings = {
+            RUNS.name: ",".join(seed.id for seed in comparison.seeds),
+            "y": quantity,
+            "band": AGGREGATION.band,
+            "smooth": str(smooth),
+        }
         st.page_link(
             "../pages/compare.py",
             label=f"Compare all {len(comparison.groups)} variants",
             icon=":material/stacked_line_chart:",
-            query_params=view.link(
-                {
-                    RUNS.name: ",".join(curve.id for curve in comparison.seeds),
-                    "y": quantity,
-                    "band": AGGREGATION.band,
-                    "smooth": str(smooth),
-                }
-            ),
+            query_params=view.link(compare_settings),
         )
 
 
@@ -125,13 +126,7 @@ def _show_claims(study: StoredStudy) -> None:
     if len(table):
         with st.container(key="findings_claims"):
             st.markdown(_write_claims(table))
-        verdicts = {finding.verdict for finding in results.findings}
-        with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-            st.caption("Meaning of the verdicts", width="content")
-            for verdict, rule in VERDICTS.items():
-                if verdict in verdicts:
-                    icon, color = _VERDICT_STYLES[verdict]
-                    st.badge(verdict, icon=f":material/{icon}:", color=color, help=rule)  # type: ignore[arg-type]
+        _show_verdict_rules({finding.verdict for finding in results.findings})
     else:
         messages.empty("No claim has been measured yet.", "A claim needs a finished run of each of its variants.")
     _show_missing_runs(results.missing)
@@ -141,29 +136,34 @@ def _show_claims(study: StoredStudy) -> None:
         st.caption("\n".join(f"- **{verdict}**: {escape_markdown(rule)}" for verdict, rule in VERDICTS.items()))
 
 
+def _show_verdict_rules(verdicts: set[Verdict | None]) -> None:
+    """Show a badge for each of these verdicts, with its rule as tooltip."""
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        st.caption("Meaning of the verdicts", width="content")
+        for verdict, rule in VERDICTS.items():
+            if verdict in verdicts:
+                icon, color = _VERDICT_STYLES[verdict]
+                st.badge(verdict, icon=f":material/{icon}:", color=color, help=rule)  # type: ignore[arg-type]
+
+
 def _write_claims(table: Table) -> str:
     """Write the claims as Markdown, with fewer columns than in files, so that the verdict fits on the screen.
 
     The column "detectable" is the smallest difference that a test with this number of seeds detects.
     """
-    frame = table.frame
-    pairs = [escape_markdown(pair).replace(r"\-", "\u2011") for pair in frame["compared"]]  # no line break in "No-TCGM"
-    claims = zip(frame["claim"], pairs, frame["measure"], strict=True)
-    detectable = frame["detectable"] if "detectable" in frame else [MISSING] * len(frame)
-    verdicts = zip(frame["verdict"], detectable, strict=True)
-    markdown = {
-        "claim": [
-            f"**{escape_markdown(claim)}** {pair}, {escape_markdown(measure)}" for claim, pair, measure in claims
-        ],
-        "task": [_break_long_name(task) for task in frame["task"]],
-        "estimate": [escape_markdown(text).replace(", ", ",\u00a0") for text in frame["estimate"]],
-        "verdict": [
-            _write_verdict(verdict) + ("" if size == MISSING else f" :small[detectable: {size}]")
-            for verdict, size in verdicts
-        ],
-    }
+    cells: dict[str, list[str]] = {"claim": [], "task": [], "estimate": [], "verdict": []}
+    for row in table.frame.to_dict("records"):
+        pair = escape_markdown(row["compared"]).replace(r"\-", "\u2011")  # no line break in "No-TCGM"
+        cells["claim"].append(f"**{escape_markdown(row['claim'])}** {pair}, {escape_markdown(row['measure'])}")
+        cells["task"].append(_break_long_name(row["task"]))
+        cells["estimate"].append(escape_markdown(row["estimate"]).replace(", ", ",\u00a0"))
+        verdict = _write_verdict(row["verdict"])
+        detectable = row.get("detectable", MISSING)
+        if detectable != MISSING:
+            verdict += f" :small[detectable: {detectable}]"
+        cells["verdict"].append(verdict)
     titles = ["claim", "task", "estimate", "n", "p (Holm)", "verdict"]
-    return result_table.to_markdown(table, titles=titles, markdown_cells=markdown)
+    return result_table.to_markdown(table, titles=titles, markdown_cells=cells)
 
 
 def _break_long_name(task: str) -> str:
@@ -201,23 +201,23 @@ def _show_postponed_parts(plan: StudyPlan) -> None:
 
 
 def _show_details(study: StoredStudy) -> None:
-    measures = st.expander("Results of all claims", icon=":material/table_rows:", **_MEASURES.bind())
-    numbers = st.expander("Measures of each run", icon=":material/numbers:", **_RUN_MEASURES.bind())
-    settings = st.expander("Settings that differ", icon=":material/difference:", **_SETTINGS.bind())
-    plan = st.expander("Study plan", icon=":material/assignment:", **_PLAN.bind())
-    if measures.open:
-        with measures, messages.guarded():
+    findings_box = st.expander("Results of all claims", icon=":material/table_rows:", **_MEASURES.bind())
+    measures_box = st.expander("Measures of each run", icon=":material/numbers:", **_RUN_MEASURES.bind())
+    settings_box = st.expander("Settings that differ", icon=":material/difference:", **_SETTINGS.bind())
+    plan_box = st.expander("Study plan", icon=":material/assignment:", **_PLAN.bind())
+    if findings_box.open:
+        with findings_box, messages.guarded():
             _show_table(TABLES["findings"].tabulate([studies.measure_claims(study)], Options()), key="findings")
-    if numbers.open:
-        with numbers, messages.guarded():
+    if measures_box.open:
+        with measures_box, messages.guarded():
             with st.spinner("Measuring every run …"):
                 table = studies.tabulate(study, "study-measures")
             _show_table(table, key="study-measures")
-    if settings.open:
-        with settings, messages.guarded():
+    if settings_box.open:
+        with settings_box, messages.guarded():
             _show_table(studies.tabulate(study, "study-settings"), key="study-settings")
-    if plan.open:
-        with plan, messages.guarded():
+    if plan_box.open:
+        with plan_box, messages.guarded():
             _, _, text = study.plan.read_plan_text().partition("\n")
             st.markdown(text)  # without the first line, the title
 

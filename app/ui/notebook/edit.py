@@ -45,8 +45,10 @@ def is_editing(entry_id: int) -> bool:
 
 def begin(row: EntryRow) -> None:
     """Open the editor with the current text of the entry."""
-    st.session_state[_EDITED_ID], st.session_state[_BASE_UPDATED_AT] = row.id, row.updated_at
-    st.session_state[f"edit-title-{row.id}"], st.session_state[f"edit-body-{row.id}"] = row.title, row.body
+    st.session_state[_EDITED_ID] = row.id
+    st.session_state[_BASE_UPDATED_AT] = row.updated_at
+    st.session_state[f"edit-title-{row.id}"] = row.title
+    st.session_state[f"edit-body-{row.id}"] = row.body
     st.session_state.pop(_EDIT_ERROR, None)
 
 
@@ -103,7 +105,8 @@ def _create(token: str) -> None:
     except EmtcError as exc:
         st.session_state[_NEW_ERROR] = exc
         return
-    st.session_state[_NEW_TOKEN], st.session_state[_CREATED_AT] = uuid4().hex, time.monotonic()
+    st.session_state[_NEW_TOKEN] = uuid4().hex
+    st.session_state[_CREATED_AT] = time.monotonic()
     st.session_state.pop(_NEW_ERROR, None)
 
 

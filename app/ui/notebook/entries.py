@@ -174,24 +174,22 @@ def _show_single_entry(entry_id: int) -> None:
 def _select_filter(entries: list[EntryRow]) -> tuple[str, str | None]:
     """Draw the search and the filter by run; return the text and the run id."""
     text = st.text_input("Search", **_SEARCH.bind(), type="search", placeholder="Words in title or text", width=320)
-    names = {
-        str(run.get("id")): f"{run.get('name', '')} · {run.get('id')}"
-        for row in reversed(entries)
-        for run in row.cited_runs
-    }
-    run_id = st.selectbox(
-        "Run", **_RUN.bind([_ALL_RUNS, *names], lambda run_id: names.get(run_id, "All runs")), width=320,
-    )  # fmt: skip
+    names: dict[str, str] = {}
+    for row in reversed(entries):
+        for run in row.cited_runs:
+            names[str(run.get("id"))] = f"{run.get('name', '')} · {run.get('id')}"
+    options = _RUN.bind([_ALL_RUNS, *names], lambda run_id: names.get(run_id, "All runs"))
+    run_id = st.selectbox("Run", **options, width=320)
     return text or "", None if run_id in (None, _ALL_RUNS) else str(run_id)
 
 
 def _show_entries(entries: list[EntryRow], total: int) -> None:
     count = f"{len(entries)} of {total} entries" if len(entries) < total else f"{total} entries"
-    pages = -(-len(entries) // PER_PAGE)
+    n_pages = -(-len(entries) // PER_PAGE)
     st.caption(f"{count if total > 1 else '1 entry'}, newest first")
-    place = st.container()
-    page = st.pagination(**_PAGE_NUMBER.bind_pages(pages)) if pages > 1 else 1
-    with place:
+    list_container = st.container()  # above the page numbers
+    page = st.pagination(**_PAGE_NUMBER.bind_pages(n_pages)) if n_pages > 1 else 1
+    with list_container:
         for row in entries[(page - 1) * PER_PAGE : page * PER_PAGE]:
             show_entry(row)
 
