@@ -14,11 +14,11 @@ from typing import Annotated, Any, Final, Literal, Self, Union, get_args, get_or
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from app.analysis.aggregates import BAND_NAMES, DEFAULT_BANDS, Aggregation, Band
-from app.analysis.comparable import COMMON, OWN_END, Budget, parse_budget
 from app.analysis.finals import FINAL_RULES, LAST_TENTH, FinalRule
 from app.analysis.intervals import CENTER_NAMES, Center
 from app.analysis.quantities import AUTO, RATE_MEANING, RATE_NAMES, RateName
 from app.analysis.rates import REASON_FOR_ROBUST
+from app.analysis.results import COMMON, OWN_END, Budget, parse_budget
 from app.analysis.x_axes import X_AXES, XAxisName
 from emtc_core.config.values import find_count
 from emtc_core.errors import ConfigError

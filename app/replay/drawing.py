@@ -9,7 +9,8 @@ import io
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from math import ceil
+from typing import Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -32,13 +33,24 @@ from app.figures.kinds.chart import Chart, Panel
 from app.figures.named.trajectories import NAMES
 from app.figures.render.matplotlib_view import make_style
 from app.figures.theme import SPEED_COLOR, VIRIDIS, Mode, format_mathtext, replace_unprintable
-from app.replay.layout import NEUTRAL_TEAM, OPPONENT_TEAM, STYLE, TEAM_COLORS, EpisodeLayout, lay_out_episodes
+from app.replay.layout import (
+    NEUTRAL_TEAM,
+    OPPONENT_TEAM,
+    STYLE,
+    TEAM_COLORS,
+    EpisodeLayout,
+    Floats,
+    Moment,
+    lay_out_episodes,
+    mix_frames,
+)
 from app.replay.replay import MISSING, EpisodeView, count_actions, join_values, list_action_groups, style_actions
+from emtc_core.envs.scene import Scene
 
-Floats = NDArray[np.float64]
 Color = tuple[float, float, float, float]
 
 _PX_PER_INCH = 100
+_PNG_DPI = 200
 _POINTS_PER_PX = 72 / _PX_PER_INCH
 # Sizes of the figure are in inches. The keys of these dictionaries are the number of episodes.
 _FIGURE_WIDTH = {1: 7.2, 2: 10.0}
@@ -81,12 +93,13 @@ def draw_image(
         episode_figure.move(frame)
         title = replace_unprintable(f"{episode_figure.title}, t = {frame:g}")
         keywords = [replace_unprintable(source) for source in sources]
+        file = io.BytesIO()
         if format == "svg":
             metadata = {"Title": title, "Keywords": keywords, "Date": None}
+            episode_figure.figure.savefig(file, format="svg", metadata=metadata)
         else:
             metadata = {"Title": title, "Keywords": "; ".join(keywords)}
-        file = io.BytesIO()
-        episode_figure.figure.savefig(file, format=format, metadata=metadata)
+            episode_figure.figure.savefig(file, format="png", metadata=metadata, dpi=_PNG_DPI)
     return file.getvalue()
 
 
@@ -127,7 +140,7 @@ class EpisodeFigure:
         chart = join_values(sides)
         has_actions = any(count_actions(side) for side in sides)
         n_panels = len(chart.panels) + has_actions
-        n_rows = -(-n_panels // _MAX_PANEL_COLUMNS[len(sides)])
+        n_rows = ceil(n_panels / _MAX_PANEL_COLUMNS[len(sides)])
         width = _FIGURE_WIDTH[len(sides)]
         field_width = (width - 2 * _MARGIN - (len(sides) - 1) * _FIELD_GAP) / len(sides)
         field_height = max(_compute_field_height(layout, field_width, len(sides)) for layout in layouts)
@@ -151,7 +164,7 @@ class EpisodeFigure:
                 self._parts.append(_Strip(ax, layout))
         self._clock = self._grid.write(width - _MARGIN, 0.2, "", align="right")
         if n_panels:
-            n_columns = -(-n_panels // n_rows)  # as in the player: no row is shorter than needed
+            n_columns = ceil(n_panels / n_rows)  # as in the player: no row is shorter than needed
             self._add_panels(chart, n_panels, n_columns, panels_top, width)
         self.moving: list[Artist] = [artist for part in self._parts for artist in part.moving] + [self._clock]
         for artist in self.moving:
@@ -170,7 +183,7 @@ class EpisodeFigure:
             self._grid.write(x, top + 0.16, "■" if team.is_square else "●", size=7, color=team.color, weight="normal")
             self._grid.write(x + 0.12, top + 0.16, team.name, size=7, weight="normal")
             x += 0.3 + 0.055 * len(team.name)
-        for row, text in enumerate(textwrap.wrap(layout.note, _LEGEND_CHARACTERS)[:2]):
+        for row, text in enumerate(textwrap.wrap(layout.scene.note, _LEGEND_CHARACTERS)[:2]):
             self._grid.write(left, top + 0.31 + 0.13 * row, replace_unprintable(text), size=6, weight="normal")
 
     def _add_panels(self, chart: Chart, n_panels: int, n_columns: int, top: float, width: float) -> None:
@@ -206,36 +219,6 @@ class EpisodeFigure:
             self._parts.append(_ValueCursor(ax, panel, len(self._sides)))
 
 
-class Moment(NamedTuple):
-    """The values of U units at one moment, mixed from those of two frames."""
-
-    position: Floats  # [U, 2]
-    presence: Floats  # [U] opacity: 1 alive, 0 dead
-    health: Floats  # [U]
-    shield: Floats  # [U]
-    hit: Floats  # [U] opacity of the orange edge
-    death: Floats  # [U] opacity of the growing ring
-
-
-def mix_frames(layout: EpisodeLayout, frame: float) -> Moment:
-    """Compute the values of the units at a moment between two frames. `mixUnit` of the player does the same."""
-    t = int(frame)
-    t_next = min(t + 1, layout.frames - 1)
-    fraction = frame - t
-
-    def mix(values: NDArray[Any]) -> Floats:
-        return values[t].astype(np.float64) * (1 - fraction) + values[t_next].astype(np.float64) * fraction
-
-    return Moment(
-        position=mix(layout.position),
-        presence=mix(layout.presence),
-        health=mix(layout.health),
-        shield=mix(layout.shield),
-        hit=np.maximum(0.0, layout.hit[t].astype(np.float64) - fraction / STYLE.hit_steps),
-        death=np.maximum(0.0, layout.death[t].astype(np.float64) - fraction / STYLE.death_steps),
-    )
-
-
 class FieldArtist:
     """The field and the units of an episode on axes in pixels. `moving` lists the artists that change over time."""
 
@@ -247,19 +230,20 @@ class FieldArtist:
             layout: What is drawn.
             size_px: Width and height of the axes [px].
         """
-        x0, y0, x1, y1 = layout.bounds
+        scene = layout.scene
+        x0, y0, x1, y1 = scene.bounds
         scale = min(size_px[0] / (x1 - x0), size_px[1] / (y1 - y0))  # [px per field unit]
         ax.set_facecolor((0.5, 0.5, 0.5, 0.08))
         for spine in ax.spines.values():
             spine.set_visible(False)
-        _draw_ground(ax, layout, scale)
+        _draw_ground(ax, scene, scale)
         ax.set(xlim=(0, (x1 - x0) * scale), ylim=(0, (y1 - y0) * scale), aspect="equal", xticks=[], yticks=[])
-        self._layout = replace(layout, position=(layout.position.astype(np.float64) - (x0, y0)) * scale)
-        self._radius = np.maximum(layout.radius.astype(np.float64) * scale, layout.min_radius_px)
-        team = np.array(layout.team, int)
-        self._colors = to_rgba_array(TEAM_COLORS)[team]
-        self._is_neutral = team == NEUTRAL_TEAM
-        self._outlines = _make_outlines(team == OPPONENT_TEAM)
+        self._position = (scene.position.astype(np.float64) - (x0, y0)) * scale  # [T, U, 2] [px]
+        self._layout = replace(layout, scene=replace(scene, position=self._position))
+        self._radius = np.maximum(scene.radius.astype(np.float64) * scale, layout.min_radius_px)
+        self._colors = to_rgba_array(TEAM_COLORS)[scene.team]
+        self._is_neutral = scene.team == NEUTRAL_TEAM
+        self._outlines = _make_outlines(scene.team == OPPONENT_TEAM)
         self._text_color = np.array(to_rgba(ax.xaxis.label.get_color()))
         self._background = np.array(to_rgba(ax.figure.get_facecolor()))
 
@@ -275,21 +259,25 @@ class FieldArtist:
         self._carrier_ring = _make_lines(STYLE.ring_width)
         self._carrier_ring.set_color(tuple(self._text_color))
         self._death_rings = _make_lines(STYLE.death_width)
-        self._labels = PathCollection(
-            _make_labels(layout.labels, np.clip(self._radius, *STYLE.label_sizes)),
-            offset_transform=ax.transData,
-            linewidths=0,
+        labels = _make_labels(layout.labels, np.clip(self._radius, *STYLE.label_sizes))
+        self._labels = PathCollection(labels, offset_transform=ax.transData, linewidths=0)
+        outline_width = _POINTS_PER_PX * STYLE.label_outline
+        self._label_outlines = PathCollection(
+            labels, offset_transform=ax.transData, facecolors="none", linewidths=outline_width, joinstyle="round"
         )
         self._neutral_bodies = PolyCollection([])  # for example a ball
         # In drawing order: the number of a unit is above its rings, and the ball is above the players.
         artists: tuple[Collection, ...] = (
             self._trails, self._pass_lines, self._pass_heads, self._aim_lines, self._aim_heads, self._crosses,
-            self._bodies, self._rings, self._carrier_ring, self._death_rings, self._labels, self._neutral_bodies,
+            self._bodies, self._rings, self._carrier_ring, self._death_rings, self._label_outlines, self._labels,
+            self._neutral_bodies,
         )  # fmt: skip
         for number, artist in enumerate(artists):
             ax.add_collection(artist, autolim=False)
             artist.set_zorder(3 + number)
-        self._labels.set_transform(ax.figure.dpi_scale_trans.frozen().scale(1 / _PX_PER_INCH))
+        px_to_display = Affine2D().scale(1 / _PX_PER_INCH) + ax.figure.dpi_scale_trans
+        self._labels.set_transform(px_to_display)
+        self._label_outlines.set_transform(px_to_display)
         self.moving: list[Artist] = list(artists)
 
     def move(self, frame: float) -> None:
@@ -305,13 +293,12 @@ class FieldArtist:
             self._draw_rings(moment)
         self._draw_carrier(int(frame), moment)
         self._draw_deaths(moment)
-        self._labels.set_offsets(moment.position)
-        self._labels.set_facecolor(_fade(np.ones((len(moment.presence), 4)), moment.presence))
+        self._draw_labels(moment)
 
     def _draw_trails(self, t: int, moment: Moment) -> None:
         """Draw the last steps of each living unit as lines that fade toward the past."""
         first = max(0, t - STYLE.trail_steps + 1)
-        points = np.concatenate([self._layout.position[first : t + 1], moment.position[None]])  # [steps + 1, U, 2]
+        points = np.concatenate([self._position[first : t + 1], moment.position[None]])  # [steps + 1, U, 2]
         lines = np.stack([points[:-1], points[1:]], axis=2)  # [steps, U, 2, 2]
         age = t - np.arange(first, t + 1)  # [steps]
         opacity = STYLE.trail_opacity * (1 - age[:, None] / STYLE.trail_steps) * moment.presence
@@ -325,7 +312,7 @@ class FieldArtist:
         first, last, unit, receiver = self._layout.passes[is_visible].T
         age = np.maximum(0, frame - last)
         opacity = STYLE.pass_opacity * (1 - age / (STYLE.pass_steps + 1))
-        start, end = self._layout.position[first, unit], self._layout.position[last, receiver]
+        start, end = self._position[first, unit], self._position[last, receiver]
         self._draw_arrows(self._pass_lines, self._pass_heads, start, end, unit, receiver, opacity)
 
     def _draw_aims(self, t: int, moment: Moment) -> None:
@@ -399,8 +386,9 @@ class FieldArtist:
 
     def _draw_carrier(self, t: int, moment: Moment) -> None:
         """Draw a ring around the player who has the ball."""
-        carrier = self._layout.carrier[t : t + 1]
-        units = carrier[carrier >= 0]
+        carrier = self._layout.scene.carrier
+        unit = -1 if carrier is None else int(carrier[t])
+        units = np.array([unit] if unit >= 0 else [], int)
         arcs = _make_arcs(moment.position[units], self._radius[units] + STYLE.carrier_offset)
         self._carrier_ring.set_segments(list(arcs))
 
@@ -412,6 +400,13 @@ class FieldArtist:
         sizes = last_size + (first_size - last_size) * death
         self._death_rings.set_segments(list(_make_arcs(moment.position[units], self._radius[units] * sizes)))
         self._death_rings.set_color(_fade(np.tile(to_rgba(STYLE.hit_color), (len(units), 1)), death))
+
+    def _draw_labels(self, moment: Moment) -> None:
+        """Draw the label of each unit in white, with an outline in the color of its team."""
+        for labels in (self._labels, self._label_outlines):
+            labels.set_offsets(moment.position)
+        self._labels.set_facecolor(_fade(np.ones_like(self._colors), moment.presence))
+        self._label_outlines.set_edgecolor(_fade(self._colors, moment.presence))
 
 
 class _Strip:
@@ -493,7 +488,7 @@ def _compute_field_height(layout: EpisodeLayout, width: float, n_sides: int) -> 
     max_height = _MAX_FIELD_HEIGHT[n_sides]
     if not layout.units:
         return min(max_height, _STRIP_HEIGHT)
-    x0, y0, x1, y1 = layout.bounds
+    x0, y0, x1, y1 = layout.scene.bounds
     return min(max_height, width * (y1 - y0) / (x1 - x0))
 
 
@@ -536,17 +531,17 @@ def _draw_actions(ax: Axes, sides: Sequence[EpisodeView]) -> None:
     )  # fmt: skip
 
 
-def _draw_ground(ax: Axes, layout: EpisodeLayout, scale: float) -> None:
+def _draw_ground(ax: Axes, scene: Scene, scale: float) -> None:
     """Draw the cells that are not walkable, and the markings of the field. `scale` is in pixels per field unit."""
-    x0, y0, _, _ = layout.bounds
-    if layout.walkable is not None:
-        blocked = np.where(layout.walkable.T, np.nan, 1.0)
-        n_columns, n_rows = layout.walkable.shape
+    x0, y0, _, _ = scene.bounds
+    if scene.walkable is not None:
+        blocked = np.where(scene.walkable.T, np.nan, 1.0)
+        n_columns, n_rows = scene.walkable.shape
         gray = LinearSegmentedColormap.from_list("blocked", [(0.5, 0.5, 0.5, 0.25)] * 2)
         extent = (-x0 * scale, (n_columns - x0) * scale, -y0 * scale, (n_rows - y0) * scale)
         ax.imshow(blocked, extent=extent, origin="lower", cmap=gray, interpolation="nearest")
-    if layout.markings is not None:
-        lines = (layout.markings.reshape(-1, 2, 2) - (x0, y0)) * scale
+    if scene.markings is not None:
+        lines = (scene.markings.reshape(-1, 2, 2) - (x0, y0)) * scale
         ax.add_collection(LineCollection(list(lines), colors=_GRAY, linewidths=1), autolim=False)
 
 

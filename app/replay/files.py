@@ -7,7 +7,7 @@ file to load anything.
 
 import base64
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 from itertools import chain
 from pathlib import Path
@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from app.analysis.provenance import describe_runs
@@ -46,9 +45,6 @@ _STEPS_PER_SECOND = 8
 _MIN_FRAME_MS, _MAX_FRAME_MS, _LAST_FRAME_MS = 40, 120, 1200
 """Limits of a frame's duration, because browsers slow down frames below the minimum; and duration of the last frame."""
 _GIF_COLORS = 128
-
-Progress = Callable[[int, int], None]
-"""Called with the number of drawn frames and the number of all frames."""
 
 _MAX_FIELD_HEIGHT_PX = 400
 """Maximum height of the fields in the HTML file, which has no other content above and below them."""
@@ -156,16 +152,10 @@ def make_page(sides: Sequence[EpisodeView], *, start: int = 0, sources: Sequence
 """.encode()
 
 
-def make_gif(sides: Sequence[EpisodeView], *, mode: Mode = "light", on_progress: Progress | None = None) -> bytes:
-    """Make an animation of at most `MAX_FRAMES` frames. Short episodes have frames between steps.
-
-    Args:
-        sides: One or two episodes.
-        mode: Light or dark.
-        on_progress: Called after each frame.
-    """
-    moments, frame_ms = _choose_moments(sides)
-    images = _draw_frames(sides, moments, mode, on_progress)
+def make_gif(sides: Sequence[EpisodeView], *, mode: Mode = "light") -> bytes:
+    """Make an animation of at most `MAX_FRAMES` images. Short episodes have images between their steps."""
+    moments, frame_ms = choose_moments(max(side.frames for side in sides))
+    images = draw_frames(sides, moments, mode=mode)
     first = next(images)
     palette = first.quantize(_GIF_COLORS, dither=Image.Dither.NONE)
     reduced_images = (image.quantize(palette=palette, dither=Image.Dither.NONE) for image in chain([first], images))
@@ -183,8 +173,8 @@ def make_gif(sides: Sequence[EpisodeView], *, mode: Mode = "light", on_progress:
     return file.getvalue()
 
 
-def make_mp4(sides: Sequence[EpisodeView], *, mode: Mode = "light", on_progress: Progress | None = None) -> bytes:
-    """Make a video (H.264) with the frames of `make_gif`, in all colors.
+def make_mp4(sides: Sequence[EpisodeView], *, mode: Mode = "light") -> bytes:
+    """Make a video (H.264) with the images of `make_gif`, in all colors.
 
     Raises:
         ConfigError: If the package imageio-ffmpeg is not installed.
@@ -194,8 +184,8 @@ def make_mp4(sides: Sequence[EpisodeView], *, mode: Mode = "light", on_progress:
     except ModuleNotFoundError as error:
         hint = f"Install it with: {get_install_command('video')}"
         raise ConfigError("needs the package imageio-ffmpeg", key="mp4", hint=hint) from error
-    moments, frame_ms = _choose_moments(sides)
-    images = (_crop_to_even_size(image) for image in _draw_frames(sides, moments, mode, on_progress))
+    moments, frame_ms = choose_moments(max(side.frames for side in sides))
+    images = (_crop_to_even_size(image) for image in draw_frames(sides, moments, mode=mode))
     image = first = next(images)
     with TemporaryDirectory(prefix="emtc-video-") as folder:
         path = Path(folder) / "replay.mp4"
@@ -209,45 +199,24 @@ def make_mp4(sides: Sequence[EpisodeView], *, mode: Mode = "light", on_progress:
         return path.read_bytes()
 
 
-def sample_moments(n_frames: int, max_moments: int, *, max_per_step: int) -> tuple[NDArray[np.float64], float]:
-    """Choose evenly spaced moments of an episode, including the first and the last frame.
+def choose_moments(n_frames: int) -> tuple[list[float], int]:
+    """Choose the moments of an animation, evenly spaced, including the first and the last frame of the episode.
 
-    Args:
-        n_frames: Number of frames of the episode.
-        max_moments: Maximum number of moments. A long episode is sampled at less than one moment per step.
-        max_per_step: Maximum number of moments per step, for a short episode.
+    An episode of more than `MAX_FRAMES` frames gets less than one moment per step.
 
     Returns:
-        The moments [frames], and their number per step.
+        The moments [frames], and the duration of each image of the animation [ms].
     """
     n_steps = n_frames - 1
     if n_steps < 1:
-        return np.zeros(1), 1.0
-    if n_steps < max_moments:
-        per_step = float(min(max_per_step, (max_moments - 1) // n_steps))
+        per_step = 1.0
+    elif n_steps < MAX_FRAMES:
+        per_step = float(min(_MAX_FRAMES_PER_STEP, (MAX_FRAMES - 1) // n_steps))
     else:
-        per_step = (max_moments - 1) / n_steps
+        per_step = (MAX_FRAMES - 1) / n_steps
     moments = np.linspace(0, n_steps, round(n_steps * per_step) + 1)
-    return moments, per_step
-
-
-def _choose_moments(sides: Sequence[EpisodeView]) -> tuple[list[float], int]:
-    """Choose the moments of the frames [steps], and the duration of a frame [ms]."""
-    n_frames = max(side.frames for side in sides)
-    moments, per_step = sample_moments(n_frames, MAX_FRAMES, max_per_step=_MAX_FRAMES_PER_STEP)
-    # the duration of a GIF frame is a multiple of 10 ms
-    frame_ms = round(100 / (_STEPS_PER_SECOND * per_step)) * 10
-    return moments.tolist(), min(max(frame_ms, _MIN_FRAME_MS), _MAX_FRAME_MS)
-
-
-def _draw_frames(
-    sides: Sequence[EpisodeView], moments: Sequence[float], mode: Mode, on_progress: Progress | None
-) -> Iterator[Image.Image]:
-    """Draw the frames, and report the progress after each."""
-    for number, image in enumerate(draw_frames(sides, moments, mode=mode), 1):
-        yield image
-        if on_progress:
-            on_progress(number, len(moments))
+    duration_ms = round(100 / (_STEPS_PER_SECOND * per_step)) * 10  # of GIF images, it is a multiple of 10 ms
+    return moments.tolist(), min(max(duration_ms, _MIN_FRAME_MS), _MAX_FRAME_MS)
 
 
 def _crop_to_even_size(image: Image.Image) -> Image.Image:

@@ -5,7 +5,7 @@ They only convert field units to pixels. Between two frames, they mix the values
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from app.figures.theme import AGENTS, NEUTRAL, OPPONENTS
 from app.replay.replay import EpisodeView, quantize_values
 from emtc_core.envs.scene import Scene, find_passes, keep_last_position
 
-Array = NDArray[Any]
+Floats = NDArray[np.float64]
 
 MARGIN = 0.08
 """Margin around the outermost unit, as a fraction of the width of the field."""
@@ -55,6 +55,7 @@ class FieldStyle:
     """Half the side of an opponent's square, as a fraction of its radius."""
     label_sizes: tuple[float, float] = (9, 13)
     """Smallest and largest font size of a label. Between these, it is the radius of the unit."""
+    label_outline: float = 3
     trail_steps: int = 8
     trail_width: float = 2
     trail_opacity: float = 0.6
@@ -97,45 +98,47 @@ STYLE = FieldStyle()
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeLayout:
-    """What is drawn of one episode: T frames of U units on a field, or S entries of the state if U is 0.
-
-    Every field is packed for the player under its name. Positions and lengths are in field units.
-    """
+    """What is drawn of one episode: T frames of U units on a field, or S entries of the state if U is 0."""
 
     title: str
-    frames: int
-    units: int
-    bounds: tuple[float, float, float, float]
-    """Visible part of the field: x0, y0, x1, y1."""
-    note: str
-    """The meaning of the marks, and the note of the scene."""
-    legend: tuple[Team, ...]
+    scene: Scene
+    """The stored scene with the bounds of the visible part, the note below the field, and the drawn positions.
+
+    A dead unit has the position at which it was drawn last.
+    """
+    target: NDArray[np.int16]  # [T, U] index of the unit at which a living unit aims; -1: none
+    hit: Floats  # [T, U] 1 if the unit loses health or shield in the step after the frame; falls to 0 in `hit_steps`
+    death: Floats  # [T, U] 1 if the unit dies in the step after the frame; falls to 0 in `death_steps`
+    passes: NDArray[np.int32]  # [P, 4] as in `find_passes`
+    min_radius_px: Floats  # [U]
+    labels: list[str]  # [U]
+    legend: list[Team]
     """The teams that are on the field."""
     has_rings: bool
     """Whether rings of health and shield are drawn."""
+    entries: list[str]  # [S] names of the state's entries
+    levels: NDArray[np.uint8] | None  # [T, S] as in `quantize_values`
 
-    position: Array  # [T, U, 2] a dead unit keeps the position at which it was drawn last
-    presence: Array  # [T, U] 1 alive, 0 dead
-    health: Array  # [T, U] fraction in [0, 1]
-    shield: Array  # [T, U] fraction in [0, 1]
-    hit: Array  # [T, U] 1 if the unit loses health or shield in the step after the frame; falls to 0 in `hit_steps`
-    death: Array  # [T, U] 1 if the unit dies in the step after the frame; falls to 0 in `death_steps`
-    target: Array  # [T, U] index of the unit to which an arrow points, -1: no arrow
-    radius: Array  # [U]
-    min_radius_px: Array  # [U]
-    team: list[int]  # [U]
-    kind: list[str]  # [U]
-    labels: list[str]  # [U]
-    reach: Array | None  # [U] weapon range from the center of the unit
-    carrier: Array  # [T] index of the unit that has the ball, -1: none
-    passes: Array  # [P, 4] last frame of the passing unit, first frame of the receiving unit, indices of both units
-    walkable: Array | None  # [X, Y] cells of size 1 from (0, 0)
-    cells: list[int] | None  # X and Y
-    markings: Array | None  # [L, 4] line segments x0, y0, x1, y1 painted on the field
+    @property
+    def frames(self) -> int:
+        """Number of frames T."""
+        return len(self.scene.health)
 
-    entries: list[str]  # [S] names
-    values: Array | None  # [T, S]
-    levels: Array | None  # [T, S] 0 to 254 from the minimum to the maximum of an entry, 255: no color
+    @property
+    def units(self) -> int:
+        """Number of units U."""
+        return len(self.scene.kind)
+
+
+class Moment(NamedTuple):
+    """The values of U units at one moment, mixed from those of two frames."""
+
+    position: Floats  # [U, 2] [field units]
+    presence: Floats  # [U] opacity: 1 alive, 0 dead
+    health: Floats  # [U]
+    shield: Floats  # [U]
+    hit: Floats  # [U] opacity of the orange edge
+    death: Floats  # [U] opacity of the growing ring
 
 
 def lay_out_episodes(sides: Sequence[EpisodeView]) -> list[EpisodeLayout]:
@@ -146,6 +149,25 @@ def lay_out_episodes(sides: Sequence[EpisodeView]) -> list[EpisodeLayout]:
         _lay_out_episode(side, bounds, teams, has_rings=has_rings)
         for side, bounds in zip(sides, crop_fields(sides), strict=True)
     ]
+
+
+def mix_frames(layout: EpisodeLayout, frame: float) -> Moment:
+    """Compute the values of the units at a moment between two frames. `mixUnit` of the player does the same."""
+    t = int(frame)
+    t_next = min(t + 1, layout.frames - 1)
+    fraction = frame - t
+
+    def mix(values: NDArray[Any]) -> Floats:
+        return values[t].astype(np.float64) * (1 - fraction) + values[t_next].astype(np.float64) * fraction
+
+    return Moment(
+        position=mix(layout.scene.position),
+        presence=mix(layout.scene.alive),
+        health=mix(layout.scene.health),
+        shield=mix(layout.scene.shield),
+        hit=np.maximum(0.0, layout.hit[t] - fraction / STYLE.hit_steps),
+        death=np.maximum(0.0, layout.death[t] - fraction / STYLE.death_steps),
+    )
 
 
 def list_teams(sides: Sequence[EpisodeView]) -> list[Team]:
@@ -231,85 +253,87 @@ def crop_fields(sides: Sequence[EpisodeView]) -> list[tuple[float, float, float,
     is_one_field = len({(scene.bounds, scene.title) for scene in scenes}) == 1
     if is_one_field and all(side.has_units for side in sides):
         positions = np.concatenate([scene.position.reshape(-1, 2) for scene in scenes])
-        return [_crop(positions, scenes[0].bounds)] * len(scenes)
-    return [crop_field(scene) for scene in scenes]
+        return [crop_field(positions, scenes[0].bounds)] * len(scenes)
+    return [crop_field(scene.position.reshape(-1, 2), scene.bounds) for scene in scenes]
 
 
-def crop_field(scene: Scene) -> tuple[float, float, float, float]:
-    """Crop the field to the units of an episode with a margin, so that units are drawn as large as possible.
+def crop_field(
+    positions: NDArray[np.float32], bounds: tuple[float, float, float, float]
+) -> tuple[float, float, float, float]:
+    """Crop a field to the positions [n, 2] of units with a margin, so that the units are drawn as large as possible.
 
     Returns:
-        x0, y0, x1, y1 [field units].
+        x0, y0, x1, y1 of a rectangle inside `bounds` [field units].
     """
-    return _crop(scene.position.reshape(-1, 2), scene.bounds)
+    if not len(positions):
+        x0, y0, x1, y1 = bounds
+        return float(x0), float(y0), float(x1), float(y1)
+    low, high = np.array(bounds[:2], float), np.array(bounds[2:], float)
+    first, last = positions.min(axis=0), positions.max(axis=0)
+    center = (first + last) / 2
+    width = high[0] - low[0]
+    half_size = np.maximum((last - first) / 2 + MARGIN * width, MIN_HALF_SIZE * width)
+    half_size[0] = max(half_size[0], half_size[1] * MIN_ASPECT)
+    half_size[1] = max(half_size[1], half_size[0] / MAX_ASPECT)
+    # Move the rectangle into the field, then cut what is still outside.
+    start, end = center - half_size, center + half_size
+    start += np.maximum(low - start, 0) - np.maximum(end - high, 0)
+    end = start + 2 * half_size
+    x0, y0 = np.maximum(start, low).tolist()
+    x1, y1 = np.minimum(end, high).tolist()
+    return x0, y0, x1, y1
 
 
 def _lay_out_episode(
     side: EpisodeView, bounds: tuple[float, float, float, float], teams: Sequence[Team], *, has_rings: bool
 ) -> EpisodeLayout:
-    scene = side.scene
-    position = scene.position
+    stored = side.scene
+    position = stored.position
     if side.has_units:
-        position = separate_units(scene, bounds[2] - bounds[0])
-    is_moved = not np.array_equal(position, scene.position)
-    values = None if side.has_units or scene.values is None else np.asarray(scene.values, np.float32)
-    min_radius_px = np.where(scene.team == NEUTRAL_TEAM, MIN_BALL_RADIUS_PX, MIN_RADIUS_PX)
+        position = separate_units(stored, bounds[2] - bounds[0])
+    note = _describe_field(stored, has_rings=has_rings, is_moved=not np.array_equal(position, stored.position))
+    if side.has_units:
+        position = keep_last_position(position, stored.alive)
+    values = None if side.has_units else stored.values
     return EpisodeLayout(
         title=side.title,
-        frames=side.frames,
-        units=len(scene.kind),
-        bounds=bounds,
-        note=_describe_field(scene, has_rings=has_rings, is_moved=is_moved),
-        legend=tuple(team for number, team in enumerate(teams) if number in scene.team),
+        scene=replace(stored, bounds=bounds, position=position, values=values, note=note),
+        target=_find_living_targets(stored),
+        hit=_find_hits(stored),
+        death=_find_deaths(stored.alive),
+        passes=find_passes(stored),
+        min_radius_px=np.where(stored.team == NEUTRAL_TEAM, MIN_BALL_RADIUS_PX, MIN_RADIUS_PX),
+        labels=label_units(stored),
+        legend=[team for number, team in enumerate(teams) if number in stored.team],
         has_rings=has_rings,
-        position=keep_last_position(position, scene.alive) if side.has_units else position,
-        presence=scene.alive,
-        health=scene.health,
-        shield=scene.shield,
-        hit=_find_hits(scene),
-        death=_find_deaths(scene.alive),
-        target=_find_targets(scene),
-        radius=scene.radius,
-        min_radius_px=min_radius_px,
-        team=scene.team.astype(int).tolist(),
-        kind=list(scene.kind),
-        labels=label_units(scene),
-        reach=scene.reach,
-        carrier=np.full(side.frames, -1) if scene.carrier is None else scene.carrier,
-        passes=find_passes(scene),
-        walkable=scene.walkable,
-        cells=None if scene.walkable is None else list(scene.walkable.shape),
-        markings=scene.markings,
-        entries=[] if values is None else _name_entries(scene),
-        values=values,
+        entries=[] if values is None else _name_entries(stored),
         levels=None if values is None else quantize_values(values),
     )
 
 
-def _find_hits(scene: Scene) -> Array:
-    """Return 1.0 where a living unit loses health or shield in the step after the frame, [T, U]."""
-    hit = np.zeros(scene.alive.shape, np.float32)
+def _find_hits(scene: Scene) -> Floats:
+    """Return 1 where a living unit loses health or shield in the step after the frame, [T, U]."""
+    hit = np.zeros(scene.alive.shape)
     loss = (scene.health[:-1] - scene.health[1:]) + (scene.shield[:-1] - scene.shield[1:])
     hit[:-1] = (loss > _MIN_LOSS) & scene.alive[:-1]
     return hit
 
 
-def _find_deaths(alive: NDArray[np.bool_]) -> Array:
-    """Return 1.0 where a unit dies in the step after the frame, and 0.5 in the next frame, [T, U]."""
+def _find_deaths(alive: NDArray[np.bool_]) -> Floats:
+    """Return 1 where a unit dies in the step after the frame, and the rest of the ring's opacity one step later."""
     dies = alive[:-1] & ~alive[1:]
-    death = np.zeros(alive.shape, np.float32)
+    death = np.zeros(alive.shape)
     death[1:][dies] = 1 - 1 / STYLE.death_steps
     death[:-1][dies] = 1
     return death
 
 
-def _find_targets(scene: Scene) -> Array:
+def _find_living_targets(scene: Scene) -> NDArray[np.int16]:
     """Return the index of the unit at which each living unit aims, or -1, [T, U]."""
-    n_units = len(scene.kind)
     if scene.target is None:
-        return np.full(scene.alive.shape, -1, np.int32)
-    is_valid = scene.alive & (scene.target >= 0) & (scene.target < n_units)
-    return np.where(is_valid, scene.target, -1).astype(np.int32)
+        return np.full(scene.alive.shape, -1, np.int16)
+    is_valid = scene.alive & (scene.target >= 0) & (scene.target < len(scene.kind))
+    return np.where(is_valid, scene.target, -1).astype(np.int16)
 
 
 def _describe_field(scene: Scene, *, has_rings: bool, is_moved: bool) -> str:
@@ -338,26 +362,3 @@ def _abbreviate(kinds: Iterable[str]) -> dict[str, str]:
         return dict.fromkeys(names, "")
     first_letters = [name[:1] for name in names]
     return {name: name[: 1 + (first_letters.count(name[:1]) > 1)] for name in names}
-
-
-def _crop(
-    positions: NDArray[np.float32], bounds: tuple[float, float, float, float]
-) -> tuple[float, float, float, float]:
-    """Return x0, y0, x1, y1 of a rectangle inside `bounds` that contains all positions [n, 2]."""
-    if not len(positions):
-        x0, y0, x1, y1 = bounds
-        return float(x0), float(y0), float(x1), float(y1)
-    low, high = np.array(bounds[:2], float), np.array(bounds[2:], float)
-    first, last = positions.min(axis=0), positions.max(axis=0)
-    center = (first + last) / 2
-    width = high[0] - low[0]
-    half_size = np.maximum((last - first) / 2 + MARGIN * width, MIN_HALF_SIZE * width)
-    half_size[0] = max(half_size[0], half_size[1] * MIN_ASPECT)
-    half_size[1] = max(half_size[1], half_size[0] / MAX_ASPECT)
-    # Move the rectangle into the field, then cut what is still outside.
-    start, end = center - half_size, center + half_size
-    start += np.maximum(low - start, 0) - np.maximum(end - high, 0)
-    end = start + 2 * half_size
-    x0, y0 = np.maximum(start, low).tolist()
-    x1, y1 = np.minimum(end, high).tolist()
-    return x0, y0, x1, y1

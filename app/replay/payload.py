@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.figures.kinds.chart import Panel
 from app.figures.named.trajectories import NAMES
 from app.figures.theme import VIRIDIS
 from app.replay.layout import STYLE, EpisodeLayout, lay_out_episodes, list_teams
@@ -29,8 +28,11 @@ def make_payload(sides: Sequence[EpisodeView], *, start: int = 0) -> bytes:
         start: First frame that is shown.
     """
     n_frames = max(side.frames for side in sides)
-    arrays: Arrays = {"t": np.arange(max(0, n_frames - 1), dtype=np.float32)}
+    arrays: Arrays = {}
     layouts = lay_out_episodes(sides)
+    panels = join_values(sides).to_component()["panels"]
+    if any(count_actions(side) for side in sides):
+        panels.append({"title": "actions", "unit": "", "kind": "actions", "lines": []})
     titles = " Compared with: ".join(side.title for side in sides)
     unit_counts = " and ".join(str(layout.units) for layout in layouts)
     meta: Meta = {
@@ -43,18 +45,15 @@ def make_payload(sides: Sequence[EpisodeView], *, start: int = 0) -> bytes:
         "teams": [team._asdict() for team in list_teams(sides)],
         "style": vars(STYLE),
         "action_groups": list_action_groups(sides),
-        "panels": _pack_panels(sides, arrays),
+        "panels": panels,
         "names": list(NAMES[: len(sides)]) if len(sides) > 1 else [""],
         "ramp": list(VIRIDIS),
         "alt": f"{titles}. Replay of {n_frames - 1} steps with {unit_counts} units. "
         "Space plays and pauses, arrows step.",
     }
-    digest = hashlib.sha1(repr(sorted(meta.items())).encode(), usedforsecurity=False)
-    for name, array in arrays.items():
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    # the player keeps its position if it gets a payload with the same key again
-    return pack_payload(meta | {"key": digest.hexdigest()}, arrays)
+    # The player keeps its position if it gets a payload with the same key again.
+    key = hashlib.sha1(pack_payload(meta, arrays), usedforsecurity=False).hexdigest()
+    return pack_payload(meta | {"key": key}, arrays)
 
 
 def pack_payload(meta: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
@@ -87,53 +86,22 @@ def pack_payload(meta: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generi
 
 def _pack_side(side: EpisodeView, layout: EpisodeLayout, number: int, arrays: Arrays) -> Meta:
     """Add the arrays of an episode to `arrays`, named by its number; return its other values."""
-    n_agents = 0
-    if side.actions is not None:
-        n_agents = side.actions.shape[1]
-        arrays[f"{number}-action"] = side.actions
-    meta: Meta = {
+    scene = layout.scene
+    values: dict[str, Any] = vars(scene) | vars(layout)
+    del values["scene"]
+    values |= {
+        "action": side.actions,
         "actions": [vars(style) for style in style_actions(side.action_names, count_actions(side))],
-        "agents": n_agents,
+        "agents": 0 if side.actions is None else side.actions.shape[1],
+        "frames": layout.frames,
+        "units": layout.units,
+        "cells": None if scene.walkable is None else scene.walkable.shape,
+        "legend": [team._asdict() for team in layout.legend],
     }
-    for name, value in vars(layout).items():
+    meta: Meta = {}
+    for name, value in values.items():
         if isinstance(value, np.ndarray):
             arrays[f"{number}-{name}"] = value
-        elif name == "legend":
-            meta[name] = [team._asdict() for team in layout.legend]
         else:
             meta[name] = value
     return meta
-
-
-def _pack_panels(sides: Sequence[EpisodeView], arrays: Arrays) -> list[Meta]:
-    """Add the lines of all panels to `arrays`; return the metadata of the panels."""
-    chart = join_values(sides)
-    panels = [_pack_panel(panel, number, arrays) for number, panel in enumerate(chart.panels)]
-    if any(count_actions(side) for side in sides):
-        panels.append({"title": "actions", "unit": "", "kind": "actions", "lines": []})
-    return panels
-
-
-def _pack_panel(panel: Panel, number: int, arrays: Arrays) -> Meta:
-    lines: list[Meta] = []
-    for i, line in enumerate(panel.lines):
-        name = f"line-{number}-{i}"
-        arrays[name] = line.y
-        lines.append(
-            {
-                "name": line.name,
-                "label": panel.title,  # no legend: the titles and the teams above have the same dashes and colors
-                "color": line.color,
-                "dash": list(line.dash) if line.dash else None,
-                "side": NAMES.index(line.group) if line.group in NAMES else 0,
-                "array": name,
-            }
-        )
-    return {
-        "title": panel.title,
-        "unit": panel.unit,
-        "kind": "lines",
-        "range": list(panel.range) if panel.range else None,
-        "zero": panel.from_zero,
-        "lines": lines,
-    }

@@ -150,13 +150,12 @@ def style_actions(names: tuple[str, ...], count: int) -> list[ActionStyle]:
         marks = [name.removeprefix("attack ") if name.startswith("attack ") else "" for name in names]
     groups = [_group_action(name) for name in names]
     fixed_colors = {_GROUP_COLORS.get(group) for group in groups}
-    colors = [color for color in OKABE_ITO if color not in fixed_colors]
-    other_groups = dict.fromkeys(group for group in groups if group not in _GROUP_COLORS)
-    if len(other_groups) > len(colors):
-        first_groups = list(other_groups)[: len(colors) - 1]
-        groups = [group if group in _GROUP_COLORS or group in first_groups else "other" for group in groups]
-        other_groups = dict.fromkeys([*first_groups, "other"])
-    group_colors = _GROUP_COLORS | dict(zip(other_groups, colors, strict=False))
+    free_colors = [color for color in OKABE_ITO if color not in fixed_colors]
+    other_groups = list(dict.fromkeys(group for group in groups if group not in _GROUP_COLORS))
+    if len(other_groups) > len(free_colors):
+        other_groups = [*other_groups[: len(free_colors) - 1], "other"]
+    group_colors = _GROUP_COLORS | dict(zip(other_groups, free_colors, strict=False))
+    groups = [group if group in group_colors else "other" for group in groups]
     return [
         ActionStyle(name, group, group_colors[group], mark)
         for name, group, mark in zip(names, groups, marks, strict=True)

@@ -358,11 +358,11 @@ def scene() -> Scene:
 
 
 def test_replay_is_cropped_to_where_the_episode_takes_place(scene):
-    x0, y0, x1, y1 = crop_field(scene)
+    x0, y0, x1, y1 = crop_field(scene.position.reshape(-1, 2), scene.bounds)
     assert (x0, x1) == (5.5, 14.5)
     assert 0 <= y0 < 10 < y1 <= 20
     corner = replace(scene, position=np.zeros_like(scene.position))
-    x0, y0, x1, y1 = crop_field(corner)
+    x0, y0, x1, y1 = crop_field(corner.position.reshape(-1, 2), corner.bounds)
     assert (x0, y0) == (0.0, 0.0)
     assert x1 > 8
 

@@ -1,4 +1,4 @@
-"""Episodes between their steps, side by side, and as files: HTML, GIF and SVG."""
+"""What is drawn of one or two episodes, between their steps too, and their files: HTML, GIF, SVG and PNG."""
 
 import base64
 import io
@@ -19,8 +19,8 @@ from app.analysis import episodes
 from app.analysis.episodes import draw_scene, find_fault
 from app.figures.named.trajectories import draw_trajectory
 from app.figures.theme import NEUTRAL
-from app.replay.drawing import FieldArtist, draw_image, mix_frames
-from app.replay.files import MAX_FRAMES, make_gif, make_page, read_replays, sample_moments
+from app.replay.drawing import FieldArtist, draw_image
+from app.replay.files import choose_moments, make_gif, make_page, read_replays
 from app.replay.layout import (
     MOVED_APART,
     EpisodeLayout,
@@ -29,6 +29,7 @@ from app.replay.layout import (
     label_units,
     lay_out_episodes,
     list_teams,
+    mix_frames,
     separate_units,
 )
 from app.replay.payload import make_payload
@@ -78,14 +79,14 @@ def make_episode(frames: int = 5, *, title: str = "Episode", **options: object) 
 def lay_out(scene: Scene, *, has_rings: bool = True) -> EpisodeLayout:
     """Lay out a scene on its whole field."""
     (layout,) = lay_out_episodes([replace(make_episode(), scene=scene)])
-    return replace(layout, bounds=scene.bounds, has_rings=has_rings)
+    return replace(layout, scene=replace(layout.scene, bounds=scene.bounds), has_rings=has_rings)
 
 
 def read_header(payload: bytes) -> dict:
     return json.loads(payload[4 : 4 + int.from_bytes(payload[:4], "little")])
 
 
-def test_health_is_a_ring_around_a_unit_and_hides_no_number():
+def test_health_is_a_ring_outside_of_the_unit():
     field = FieldArtist(FileFigure().subplots(), lay_out(make_scene(health=0.5)), (320, 320))
     field.move(0)
     rings = [artist for artist in field.moving if isinstance(artist, LineCollection)][-3]
@@ -96,24 +97,24 @@ def test_health_is_a_ring_around_a_unit_and_hides_no_number():
     np.testing.assert_allclose(health[-1], (0, -radius[0]), atol=1e-5)  # half of the circle
 
 
-def test_overlapping_units_are_drawn_apart_and_the_note_says_so():
+def test_overlapping_units_are_drawn_apart_with_a_note():
     scene = make_scene()
     crowd = replace(scene, position=np.full_like(scene.position, 16))
     assert np.array_equal(separate_units(scene, 32), scene.position), "units that do not overlap stay"
     apart = separate_units(crowd, 32)
     for frame, alive in enumerate(scene.alive):
-        places = apart[frame, alive]
-        distance = np.hypot(*(places[:, None] - places[None, :]).T)[~np.eye(len(places), dtype=bool)]
+        positions = apart[frame, alive]
+        distance = np.hypot(*(positions[:, None] - positions[None, :]).T)[~np.eye(len(positions), dtype=bool)]
         assert distance.min() > 0.5
     assert np.array_equal(apart[2:, 1], crowd.position[2:, 1]), "a dead unit stays"
     ball = replace(crowd, team=np.array([0, 0, 2], np.int8))
     assert np.array_equal(separate_units(ball, 32)[:, 2], ball.position[:, 2]), "the ball stays"
-    assert MOVED_APART in lay_out(crowd).note
-    assert MOVED_APART not in lay_out(scene).note
+    assert MOVED_APART in lay_out(crowd).scene.note
+    assert MOVED_APART not in lay_out(scene).scene.note
 
 
 @given(st.integers(1, 6), st.integers(0, 2**31))
-def test_no_unit_is_drawn_far_from_its_position(units: int, seed: int):
+def test_a_unit_is_moved_by_at_most_one_and_a_half_radii(units: int, seed: int):
     rng = np.random.default_rng(seed)
     scene = make_scene(2)
     scene = replace(
@@ -161,7 +162,7 @@ def test_a_death_is_a_ring_that_grows_for_two_steps():
     radii = []
     for frame in (1, 1.5, 2):
         field.move(frame)
-        (ring,) = field.moving[-3].get_segments()
+        (ring,) = field.moving[-4].get_segments()
         radii.append(np.hypot(*(ring - scene.position[2, 1]).T).max())
     assert radii == sorted(radii)
 
@@ -186,7 +187,7 @@ def test_the_carrier_of_the_ball_and_its_passes_are_found():
     assert find_passes(scene).tolist() == [[1, 3, 0, 1]]
     assert find_passes(make_scene()).shape == (0, 4)
     field = FieldArtist(FileFigure().subplots(), lay_out(scene, has_rings=False), (320, 320))
-    pass_lines, carrier_ring = field.moving[1], field.moving[-4]
+    pass_lines, carrier_ring = field.moving[1], field.moving[-5]
     for frame, n_passes, n_rings in ((0.5, 0, 1), (2, 1, 0), (4, 1, 1)):
         field.move(frame)
         assert (len(pass_lines.get_segments()), len(carrier_ring.get_segments())) == (n_passes, n_rings)
@@ -196,7 +197,7 @@ def test_the_carrier_of_the_ball_and_its_passes_are_found():
     assert "player with the ball" in meta["sides"][0]["note"]
 
 
-def test_football_knows_who_has_the_ball_and_crops_the_pitch():
+def test_football_has_a_carrier_of_the_ball_and_a_cropped_pitch():
     states = np.zeros((4, 26), np.float32)
     states[:, :6] = [0.6, 0, 0.7, 0.2, 0.7, -0.2]  # agents
     states[:, 12:16] = [0.9, 0, 0.8, 0]  # opponents
@@ -205,11 +206,11 @@ def test_football_knows_who_has_the_ball_and_crops_the_pitch():
     states[3, 20:22] = (0.7, 0.19)
     scene = draw_scene("grf", "academy_3_vs_1_with_keeper", states)
     assert scene.carrier.tolist() == [0, 0, -1, 1]
-    x0, y0, x1, y1 = crop_field(scene)
+    x0, y0, x1, y1 = crop_field(scene.position.reshape(-1, 2), scene.bounds)
     assert x1 - x0 < 0.7 * (scene.bounds[2] - scene.bounds[0])
-    places = scene.position.reshape(-1, 2)
-    assert (places > (x0, y0)).all()
-    assert (places < (x1, y1)).all()
+    positions = scene.position.reshape(-1, 2)
+    assert (positions > (x0, y0)).all()
+    assert (positions < (x1, y1)).all()
 
 
 @pytest.mark.parametrize("names", [ACTION_NAMES, tuple(f"act{k}" for k in range(14)), ()])
@@ -238,30 +239,29 @@ def test_a_dying_unit_fades_at_its_last_position_and_aims_at_no_unit():
 
 
 @pytest.mark.parametrize(("frames", "count"), [(1, 1), (2, 4), (61, 181), (200, 200), (1000, 200)])
-def test_moments_begin_and_end_with_the_episode_and_are_bounded(frames, count):
-    moments, per_step = sample_moments(frames, MAX_FRAMES, max_per_step=3)
+def test_moments_include_both_ends_of_the_episode_and_are_limited(frames, count):
+    moments, duration_ms = choose_moments(frames)
     assert len(moments) == count
     assert (moments[0], moments[-1]) == (0, frames - 1)
-    if count > 1:
-        assert moments[1] == pytest.approx(1 / per_step, rel=0.01)
+    assert 40 <= duration_ms <= 120
 
 
-def test_two_sides_have_one_clock_one_frame_and_the_values_of_both():
+def test_two_episodes_have_one_time_axis_one_scale_and_the_values_of_both():
     header = read_header(make_payload([make_episode(5, title="one"), make_episode(9, title="two")], start=99))
-    meta, arrays = header["meta"], {entry["name"]: entry for entry in header["arrays"]}
+    meta, arrays = header["meta"], {entry["name"] for entry in header["arrays"]}
     assert (meta["frames"], meta["start"]) == (9, 8)
     assert [side["frames"] for side in meta["sides"]] == [5, 9]
     assert meta["sides"][0]["bounds"] == meta["sides"][1]["bounds"]
     assert [panel["title"] for panel in meta["panels"]] == ["Δ_mem", "β", "H", "reward", "health", "actions"]
     first, second = meta["panels"][0]["lines"]
-    assert (first["name"], first["side"], first["dash"]) == ("A", 0, None)
-    assert (second["name"], second["side"]) == ("B", 1)
+    assert (first["name"], first["group"], first["dash"]) == ("A", "A", None)
+    assert (second["name"], second["group"]) == ("B", "B")
     assert second["dash"]
-    assert (arrays[first["array"]]["size"], arrays[second["array"]]["size"]) == (4, 8)
-    assert {"0-position", "1-position", "0-target", "1-action"} <= set(arrays)
+    assert (len(first["y"]), len(second["y"])) == (4, 8)
+    assert {"0-position", "1-position", "0-target", "1-action"} <= arrays
 
 
-def test_a_payload_is_named_by_all_that_it_holds():
+def test_the_key_of_a_payload_depends_on_its_whole_content():
     def key(*sides: EpisodeView) -> str:
         return read_header(make_payload(sides))["meta"]["key"]
 
@@ -270,7 +270,7 @@ def test_a_payload_is_named_by_all_that_it_holds():
     assert len({key(one), key(other), key(one, other), key(other, one)}) == 4
 
 
-def test_health_has_a_panel_only_where_anybody_lost_some():
+def test_health_has_a_panel_only_if_a_unit_lost_health():
     unhurt = make_episode()
     unhurt = replace(unhurt, scene=replace(unhurt.scene, health=np.ones((5, 3), np.float32)))
     assert "health" not in [panel.title for panel in join_values([unhurt]).panels]
@@ -283,18 +283,18 @@ def test_health_has_a_panel_only_where_anybody_lost_some():
     np.testing.assert_allclose(lines[2].y, [1, 1, 0.5, 0.5])
 
 
-def test_fields_of_different_games_keep_their_own_frames():
+def test_fields_of_different_games_are_cropped_separately():
     pitch = replace(make_scene(), bounds=(-1.0, -1.0, 1.0, 1.0))
     other = replace(make_episode(), scene=pitch)
     assert len({tuple(bounds) for bounds in crop_fields([make_episode(), other])}) == 2
 
 
-def test_actions_are_coloured_by_what_they_do():
-    shown = style_actions(("no-op", "stop", "top left", "attack 3", "shot"), 5)
-    assert [action.group for action in shown] == ["no-op", "stop", "move", "attack", "shot"]
-    assert shown[0].color is None
-    assert shown[3].mark == "3"
-    assert len({action.color for action in shown}) == 5
+def test_actions_are_colored_by_group():
+    styles = style_actions(("no-op", "stop", "top left", "attack 3", "shot"), 5)
+    assert [action.group for action in styles] == ["no-op", "stop", "move", "attack", "shot"]
+    assert styles[0].color is None
+    assert styles[3].mark == "3"
+    assert len({action.color for action in styles}) == 5
     assert [action.name for action in style_actions((), 2)] == ["action 0", "action 1"]
 
 
@@ -309,7 +309,7 @@ def test_each_entry_of_a_state_has_its_own_scale():
 
 
 @pytest.mark.parametrize(
-    ("env", "map", "said"),
+    ("env", "map", "reason"),
     [
         ("pettingzoo", "tests.core.zoo_example:make", "No picture for this environment"),
         ("pettingzoo", "nonsense", "must have the form module:factory"),
@@ -318,27 +318,27 @@ def test_each_entry_of_a_state_has_its_own_scale():
         ("chess", "board", "must be one of"),
     ],
 )
-def test_states_that_nobody_can_draw_are_a_strip_in_every_form(env, map, said):
+def test_states_without_a_drawing_are_a_strip_in_every_format(env, map, reason):
     states = np.random.default_rng(0).random((6, 7), np.float32)
     chart = draw_trajectory(title="e", reward=np.ones(5))
     side = make_side(env, map, states=states, actions=np.ones((5, 2), np.int64), chart=chart, title="e")
-    assert said in side.scene.note
+    assert reason in side.scene.note
     np.testing.assert_array_equal(side.scene.values, states)
     header = read_header(make_payload([side]))
     assert header["meta"]["sides"][0]["entries"] == [f"state {k}" for k in range(7)]
     assert next(entry for entry in header["arrays"] if entry["name"] == "0-levels")["dtype"] == "u1"
     assert ElementTree.fromstring(draw_image([side], frame=2, format="svg")).tag.endswith("svg")
-    assert said.split()[0] in make_page([side]).decode()
+    assert reason.split()[0] in make_page([side]).decode()
 
 
-def test_who_belongs_to_no_team_is_named_by_what_it_is():
+def test_neutral_units_of_one_kind_are_named_after_it():
     for kinds, name in ((("a", "ball", "ball"), "ball"), (("a", "mace", "arrow"), "neutral")):
         scene = replace(make_scene(), team=np.array([0, 2, 2], np.int8), kind=kinds)
         assert list_teams([replace(make_episode(5), scene=scene)])[2].name == name
     assert [team.name for team in list_teams([make_episode(5)])] == ["agents", "opponents", "neutral"]
 
 
-def test_a_strangers_scene_that_fails_or_lies_is_a_strip(monkeypatch):
+def test_an_invalid_scene_of_a_plugin_is_a_strip(monkeypatch):
     states = np.zeros((5, 3), np.float32)
 
     def fail(*_: object) -> Scene:
@@ -360,30 +360,27 @@ def test_a_strangers_scene_that_fails_or_lies_is_a_strip(monkeypatch):
         assert scene.values is states
 
 
-def test_an_animation_opens_and_has_as_many_frames_as_moments():
+def test_an_animation_has_as_many_frames_as_moments():
     image = Image.open(io.BytesIO(make_gif([make_episode(4), make_episode(6)])))
     assert (image.format, image.n_frames) == ("GIF", 16)
     assert image.info["duration"] == 40
     assert len(set(image.convert("RGB").getdata())) > 10
-    told: list[tuple[int, int]] = []
-    short = Image.open(io.BytesIO(make_gif([make_episode(2)], mode="dark", on_progress=lambda *at: told.append(at))))
-    assert short.n_frames == 4
-    assert told[-1] == (4, 4)
+    assert Image.open(io.BytesIO(make_gif([make_episode(2)], mode="dark"))).n_frames == 4
 
 
-def test_a_frame_is_vectors_and_text_that_says_what_it_is():
+def test_a_frame_as_svg_contains_the_title_the_legend_and_the_source():
     side = make_episode(title="A <b>$5</b> \x1b episode")
     image = draw_image([side, make_episode(9)], frame=99, format="svg", sources=["run abc"])
     assert image == draw_image([side, make_episode(9)], frame=99, format="svg", sources=["run abc"])
     text = "".join(ElementTree.fromstring(image).itertext())
-    for said in ("t = 8", "A <b>$5</b>", "run abc", "actions", "attack", "opponents", "growing ring: death"):
-        assert said in text
+    for text_part in ("t = 8", "A <b>$5</b>", "run abc", "actions", "attack", "opponents", "growing ring: death"):
+        assert text_part in text
     assert b"<b>" not in image
     pixels = Image.open(io.BytesIO(draw_image([side], frame=2, format="png", sources=["run abc"])))
     assert pixels.info["Keywords"] == "run abc"
 
 
-def test_a_page_is_one_file_that_holds_its_data_and_loads_nothing():
+def test_a_page_contains_its_data_and_loads_nothing():
     hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
     side = replace(make_episode(title=hostile), scene=replace(make_scene(), note=hostile))
     page = make_page([side], start=2, sources=[hostile]).decode()
@@ -397,6 +394,6 @@ def test_a_page_is_one_file_that_holds_its_data_and_loads_nothing():
 
 
 @pytest.mark.parametrize("name", ["", "one", "1-2-3", "-1", "9" * 30, "1-"])
-def test_an_episode_is_named_by_numbers(name):
+def test_an_invalid_name_of_an_episode_is_refused(name):
     with raises(ConfigError, key="episode", value=name):
         read_replays(None, [("run", name)])  # type: ignore[arg-type]

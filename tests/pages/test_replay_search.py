@@ -37,7 +37,7 @@ def test_every_episode_is_found_by_number_outcome_and_return(seeded):
 
 def test_a_long_list_has_pages(seeded, monkeypatch):
     run_id = seeded[1]
-    monkeypatch.setattr(episode_choice, "LISTED", 3)
+    monkeypatch.setattr(episode_choice, "EPISODES_PER_PAGE", 3)
     app = open_page("replay", run=run_id)
     assert "1–3 of 8 episodes." in said(app)
     assert len(options(app)) == 3
@@ -119,7 +119,7 @@ def test_an_episode_without_states_is_not_sent_to_evaluation_episodes_that_are_n
 
 
 def test_an_episode_beyond_the_first_page_is_found_to_begin_with(seeded, monkeypatch):
-    monkeypatch.setattr("app.ui.replay.episode_choice.LISTED", 3)
+    monkeypatch.setattr("app.ui.replay.episode_choice.EPISODES_PER_PAGE", 3)
     db, run_id = seeded
     thin_out(db, keep=[1])
     app = open_page("replay", run=run_id)

@@ -9,7 +9,7 @@ from sqlalchemy import insert, update
 
 from app.analysis.intervals import compute_score_interval
 from app.jobs.launch_request import check_request
-from app.ui.run.settings import find_rows, make_rows
+from app.ui.run.settings import make_rows, search_rows
 from emtc_core.config.resolve import config_from_stored, flatten, resolve
 from storage.files import run_folder
 from storage.models import MetricRow, Run
@@ -154,7 +154,7 @@ def test_a_run_of_another_version_shows_what_this_one_does_not_know():
         "red",
         "No setting of this version.",
     )
-    assert len(find_rows(rows.reset_index(), "colour RED")) == 1
+    assert len(search_rows(rows.reset_index(), "colour RED")) == 1
 
 
 @pytest.mark.parametrize("status", ["failed", "running"])

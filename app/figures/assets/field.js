@@ -24,7 +24,7 @@ function drawSide(side, frame, theme, maxHeight, meta) {
   }
   ctx.drawImage(side.ground, 0, 0, width, scale.height)
   clipToField(ctx, side)
-  const units = side.team.map((_, u) => mixUnit(side, u, frame, meta))
+  const units = Array.from(side.labels, (_, u) => mixUnit(side, u, frame, meta))
   const bodies = units.filter((unit) => !unit.isNeutral)
   const drawing = { ctx, side, units, frame, theme, style: meta.style }
   for (const unit of units) drawTrail(drawing, unit)
@@ -55,9 +55,9 @@ function clampFrame(side, frame) {
   return Math.max(0, Math.min(side.frames - 1, frame))
 }
 
-// What is drawn of unit u at a moment between two frames, in pixels. `mix_frames` of app/replay/drawing.py does the same.
+// What is drawn of unit u at a moment between two frames, in pixels. `mix_frames` of app/replay/layout.py does the same.
 function mixUnit(side, u, frame, { style, teams }) {
-  const { position, presence, health, shield, hit, death, radius, min_radius_px: minRadius } = side.arrays
+  const { position, alive, health, shield, hit, death, radius, min_radius_px: minRadius, team } = side.arrays
   const { pxPerUnit, toX, toY } = side.scale
   const t = Math.floor(frame)
   const fraction = frame - t
@@ -67,16 +67,16 @@ function mixUnit(side, u, frame, { style, teams }) {
   return {
     x: toX(mix(position, 2 * now, 2 * next)),
     y: toY(mix(position, 2 * now + 1, 2 * next + 1)),
-    presence: mix(presence, now, next),
+    presence: mix(alive, now, next),
     health: mix(health, now, next),
     shield: mix(shield, now, next),
     hit: Math.max(0, hit[now] - fraction / style.hit_steps),
     death: Math.max(0, death[now] - fraction / style.death_steps),
     u,
     radius: Math.max(minRadius[u], radius[u] * pxPerUnit),
-    color: teams[side.team[u]].color,
-    isSquare: teams[side.team[u]].is_square,
-    isNeutral: side.team[u] === NEUTRAL_TEAM,
+    color: teams[team[u]].color,
+    isSquare: teams[team[u]].is_square,
+    isNeutral: team[u] === NEUTRAL_TEAM,
   }
 }
 
@@ -262,7 +262,7 @@ function drawRing(ctx, unit, radius, color, fraction = 1) {
 
 // Draw the ring of the player who has the ball.
 function drawCarrier({ ctx, side, units, frame, theme, style }) {
-  const unit = units[side.arrays.carrier[Math.floor(frame)]]
+  const unit = units[side.arrays.carrier?.[Math.floor(frame)]]
   if (!unit) return
   ctx.lineWidth = style.ring_width
   drawRing(ctx, unit, unit.radius + style.carrier_offset, theme.text)
@@ -297,7 +297,7 @@ function drawLabel({ ctx, side, theme, style }, { u, x, y, radius, color, presen
   ctx.font = `600 ${Math.max(smallest, Math.min(largest, radius))}px ${theme.font}`
   ctx.textAlign = "center"
   ctx.textBaseline = "middle"
-  ctx.lineWidth = 3
+  ctx.lineWidth = style.label_outline
   ctx.lineJoin = "round"
   ctx.strokeStyle = color
   ctx.strokeText(side.labels[u], x, y + 0.5)
@@ -383,12 +383,13 @@ function describeAt(side, frame, pointer, teams) {
   const t = Math.floor(frame)
   const i = t * side.units + hovered
   const percent = (value) => `${Math.round(value * 100)} %`
-  const parts = [`${teams[side.team[hovered]].name} ${side.labels[hovered]}, ${side.kind[hovered]}`]
-  if (side.team[hovered] !== NEUTRAL_TEAM) {
-    parts.push(side.arrays.presence[i] ? `health ${percent(side.arrays.health[i])}` : "dead")
+  const team = side.arrays.team[hovered]
+  const parts = [`${teams[team].name} ${side.labels[hovered]}, ${side.kind[hovered]}`]
+  if (team !== NEUTRAL_TEAM) {
+    parts.push(side.arrays.alive[i] ? `health ${percent(side.arrays.health[i])}` : "dead")
     if (side.arrays.shield[i] > 0) parts.push(`shield ${percent(side.arrays.shield[i])}`)
   }
-  const action = side.team[hovered] === 0 ? findAction(side, t, hovered) : null
+  const action = team === 0 ? findAction(side, t, hovered) : null
   if (action) parts.push(action.name)
   return parts.join(" · ")
 }

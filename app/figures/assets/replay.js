@@ -3,8 +3,8 @@
 
 const LINES = { left: 52, right: 12, top: 28, bottom: 36, panelHeight: 64 }
 const SMALL_LINES = { ...LINES, top: 25, panelHeight: 34 } // for a narrow page
-const NARROW = 700
-const COLUMN = { wide: 260, narrow: 210 } // smallest width of a panel [px]
+const NARROW = 700 // largest width of a narrow player [px]
+const MIN_COLUMN_WIDTH = { wide: 260, narrow: 210 } // [px]
 const MAX_COLUMNS = 3
 
 export default function playback({ data, parentElement }) {
@@ -20,7 +20,8 @@ export default function playback({ data, parentElement }) {
     self.sides = meta.sides.map((side, number) => ({ ...side, hovered: -1, arrays: selectArrays(arrays, number) }))
     self.panels = meta.panels.map((panel) => ({
       ...panel,
-      lines: panel.lines.map((line) => ({ ...line, x: arrays.t, y: arrays[line.array] })),
+      // lines have no legend entries: the titles and the teams above have the same dashes and colors
+      lines: panel.lines.map((line) => ({ ...line, label: panel.title, side: Math.max(0, meta.names.indexOf(line.group)) })),
     }))
     buildSides(self)
   }
@@ -29,7 +30,7 @@ export default function playback({ data, parentElement }) {
   self.show()
   return () => {
     self.observer.disconnect()
-    cancelAnimationFrame(self.tick)
+    cancelAnimationFrame(self.animation)
     self.playing = false
   }
 }
@@ -46,9 +47,9 @@ function selectArrays(arrays, number) {
 function create(root) {
   const find = (name) => root.querySelector(name)
   const self = {
-    frame: 0, playing: false, speed: 8, hidden: new Set(), drawn: 0,
-    stages: find(".stages"), actionKey: find(".actions"), lines: find(".lines"), cursor: find(".cursor"), slider: find(".scrub"),
-    clock: find(".clock"), play: find(".play"), root,
+    frame: 0, playing: false, speed: 8, hidden: new Set(), drawn: 0, root,
+    stages: find(".stages"), lines: find(".lines"), cursor: find(".cursor"), actionKey: find(".actions"),
+    slider: find(".scrub"), clock: find(".clock"), play: find(".play"),
   }
   self.show = () => show(self)
   self.observer = new ResizeObserver(() => self.meta && self.show())
@@ -59,9 +60,9 @@ function create(root) {
   self.toggle = (on = !self.playing) => {
     if (on && self.frame >= self.meta.frames - 1) self.frame = 0
     self.playing = on
-    self.before = performance.now()
-    cancelAnimationFrame(self.tick)
-    if (on) self.tick = requestAnimationFrame((now) => advance(self, now))
+    self.lastTime = performance.now()
+    cancelAnimationFrame(self.animation)
+    if (on) self.animation = requestAnimationFrame((now) => advance(self, now))
     self.show()
   }
   listen(self, find)
@@ -96,7 +97,9 @@ function buildSides(self) {
     side.tip.hidden = true
     const under = make("div", "under", box)
     const legend = make("span", "key", under)
-    for (const { name: team, color, is_square: isSquare } of side.legend) legend.append(makeKeyItem(isSquare ? "mark square" : "mark", color, team))
+    for (const team of side.legend) {
+      legend.append(makeKeyItem(team.is_square ? "mark square" : "mark", team.color, team.name))
+    }
     const note = make("span", "note", under)
     note.textContent = note.title = side.units ? side.note : "" // without a field, the page shows the reason above the player
     side.field.addEventListener("pointermove", (event) => hover(self, side, event))
@@ -106,7 +109,8 @@ function buildSides(self) {
       self.show()
     })
   })
-  self.actionKey.replaceChildren(...self.meta.action_groups.map(([group, color]) => makeKeyItem("mark square", color, group)))
+  const actionItems = self.meta.action_groups.map(([group, color]) => makeKeyItem("mark square", color, group))
+  self.actionKey.replaceChildren(...actionItems)
 }
 
 function makeKeyItem(className, color, text) {
@@ -118,15 +122,17 @@ function makeKeyItem(className, color, text) {
   return item
 }
 
+// Move the cursor by the time since the last picture, and request the next picture.
 function advance(self, now) {
   if (!self.playing) return
-  self.frame = Math.min(self.meta.frames - 1, self.frame + (Math.max(0, now - self.before) / 1000) * self.speed)
-  self.before = now
+  self.frame = Math.min(self.meta.frames - 1, self.frame + (Math.max(0, now - self.lastTime) / 1000) * self.speed)
+  self.lastTime = now
   if (self.frame >= self.meta.frames - 1) self.playing = false
   self.show()
-  if (self.playing) self.tick = requestAnimationFrame((next) => advance(self, next))
+  if (self.playing) self.animation = requestAnimationFrame((next) => advance(self, next))
 }
 
+// Connect the buttons, the slider, the keys and the pointer.
 function listen(self, find) {
   const stop = (frame) => {
     self.playing = false
@@ -158,12 +164,14 @@ function listen(self, find) {
     event.stopPropagation()
     actions[keys[event.key]]()
   })
+  // Show the frame at the pointer. The boxes are in reading order, so the first one that ends after the pointer has it.
   const scrub = (event) => {
-    const frame = self.lines.getBoundingClientRect()
-    const [x, y] = [event.clientX - frame.left, event.clientY - frame.top]
-    const place = (self.boxes || []).find(({ box }) => x < box.x + box.width + 20 && y < box.y + box.height + 40)
-    if (!place) return
-    stop(Math.round(((x - place.box.x) / place.box.width) * (self.meta.frames - 1)))
+    const bounds = self.lines.getBoundingClientRect()
+    const x = event.clientX - bounds.left
+    const y = event.clientY - bounds.top
+    const boxes = (self.boxes || []).map(({ box }) => box)
+    const box = boxes.find((panelBox) => x < panelBox.x + panelBox.width + 20 && y < panelBox.y + panelBox.height + 40)
+    if (box) stop(Math.round(((x - box.x) / box.width) * (self.meta.frames - 1)))
   }
   self.lines.addEventListener("pointerdown", (event) => {
     self.lines.setPointerCapture(event.pointerId)
@@ -174,6 +182,7 @@ function listen(self, find) {
   self.lines.addEventListener("pointerup", () => { self.scrubbing = false })
 }
 
+// Draw everything at the present frame, and send the step to other components of the page.
 function show(self) {
   const theme = readTheme(self.root)
   const isPair = self.sides.length > 1
@@ -195,51 +204,58 @@ function show(self) {
   self.clock.textContent = `t = ${t} / ${self.meta.frames - 1}`
   self.root.dataset.frame = String(t)
   self.drawn += 1
-  if (t !== self.announced) {
-    self.announced = window.emtcCursor = t
+  if (t !== self.sentStep) {
+    self.sentStep = window.emtcCursor = t
     window.dispatchEvent(new CustomEvent("emtc-cursor", { detail: { t } }))
   }
 }
 
-// Choose the sizes of the panels and the number of columns. All rows have the same number of panels where that is possible.
+// Choose the sizes of the panels and the number of columns. All rows have the same number of panels if possible.
 function layOutPanels(self) {
-  const small = self.root.clientWidth < NARROW
-  const columns = Math.floor(self.lines.clientWidth / COLUMN[small ? "narrow" : "wide"])
-  const rows = Math.ceil(self.panels.length / Math.max(1, Math.min(MAX_COLUMNS, columns)))
-  return { columns: Math.ceil(self.panels.length / rows), size: small ? SMALL_LINES : LINES }
+  const isNarrow = self.root.clientWidth < NARROW
+  const maxColumns = Math.floor(self.lines.clientWidth / MIN_COLUMN_WIDTH[isNarrow ? "narrow" : "wide"])
+  const rows = Math.ceil(self.panels.length / Math.max(1, Math.min(MAX_COLUMNS, maxColumns)))
+  return { rows, columns: Math.ceil(self.panels.length / rows), size: isNarrow ? SMALL_LINES : LINES }
 }
 
+// Draw the panels. The lines are drawn once per size and theme, and the time cursor on another canvas above them.
 function drawLines(self, theme) {
   const { panels } = self
   self.lines.hidden = self.cursor.hidden = !panels.length
   if (!panels.length) return
-  const { columns, size } = layOutPanels(self)
-  const rows = Math.ceil(panels.length / columns)
-  const height = rows * (size.panelHeight + size.top) + size.bottom
-  const linesKey = [self.lines.clientWidth, height, columns, window.devicePixelRatio, theme.text, theme.background].join()
-  if (linesKey !== self.linesKey) { // the lines are drawn once; the cursor is drawn on another canvas
-    const fit = fitCanvas(self.lines, height)
-    if (!fit) return
+  const layout = layOutPanels(self)
+  const height = layout.rows * (layout.size.panelHeight + layout.size.top) + layout.size.bottom
+  const linesKey = [
+    self.lines.clientWidth, height, layout.columns, window.devicePixelRatio, theme.text, theme.background,
+  ].join()
+  if (linesKey !== self.linesKey) {
+    const canvas = fitCanvas(self.lines, height)
+    if (!canvas) return
     self.linesKey = linesKey
-    self.boxes = paintLines(self, fit, theme, columns, rows, size)
+    self.boxes = drawPanels(self, canvas, theme, layout)
   }
-  const above = fitCanvas(self.cursor, height)
-  if (above) drawCursor(self, above.ctx, theme)
+  const cursorCanvas = fitCanvas(self.cursor, height)
+  if (cursorCanvas) drawCursor(self, cursorCanvas.ctx, theme)
 }
 
-function paintLines(self, { ctx, width }, theme, columns, rows, { left, right, top, panelHeight }) {
-  const view = [0, Math.max(1, self.meta.frames - 1)]
-  const wide = width / columns
-  const boxes = self.panels.map((panel, place) => {
-    const [row, column] = [Math.floor(place / columns), place % columns]
-    const box = { x: column * wide + left, y: top + row * (panelHeight + top), width: wide - left - right, height: panelHeight }
-    const last = place + columns >= self.panels.length
+// Draw all panels; return the box and the scales of each.
+function drawPanels(self, { ctx, width }, theme, { columns, size: { left, right, top, panelHeight } }) {
+  const xRange = [0, Math.max(1, self.meta.frames - 1)]
+  const columnWidth = width / columns
+  const boxes = self.panels.map((panel, index) => {
+    const row = Math.floor(index / columns)
+    const column = index % columns
+    const box = {
+      x: column * columnWidth + left, y: top + row * (panelHeight + top),
+      width: columnWidth - left - right, height: panelHeight,
+    }
+    const isLowest = index + columns >= self.panels.length
     drawPanelTitle(ctx, box, panel, theme, self.hidden)
-    const drawn = panel.kind === "actions" ? { ...panel, range: [0, 1] } : panel
-    if (panel.kind !== "actions") return { box, panel, ...drawPanel(ctx, box, drawn, view, theme, self.hidden, { xTicks: last }) }
-    const scales = drawTimeAxis(ctx, box, view, theme, last)
-    drawActions(ctx, box, self.sides, self.meta.names, view, theme)
-    return { box, panel, ...scales }
+    if (panel.kind === "actions") {
+      drawActions(ctx, box, self.sides, self.meta.names, xRange, theme)
+      return { box, panel, ...drawTimeAxis(ctx, box, xRange, theme, isLowest) }
+    }
+    return { box, panel, ...drawPanel(ctx, box, panel, xRange, theme, self.hidden, { xTicks: isLowest }) }
   })
   ctx.font = `12px ${theme.font}`
   ctx.fillStyle = theme.soft
@@ -270,53 +286,57 @@ function drawActionKey(self, ctx, box, theme) {
 }
 
 // Draw only the time axis, for the panel of actions, which has no numeric y axis.
-function drawTimeAxis(ctx, box, view, theme, withLabels) {
-  const sx = (v) => box.x + ((v - view[0]) / (view[1] - view[0])) * box.width
+function drawTimeAxis(ctx, box, [first, last], theme, hasLabels) {
+  const sx = (t) => box.x + ((t - first) / (last - first)) * box.width
+  const ticks = hasLabels ? niceTicks(first, last, Math.max(3, box.width / 90)) : []
   ctx.save()
   ctx.font = `12px ${theme.font}`
   ctx.fillStyle = theme.soft
   ctx.textAlign = "center"
   ctx.textBaseline = "top"
-  if (withLabels) for (const tick of niceTicks(view[0], view[1], Math.max(3, box.width / 90))) ctx.fillText(formatNumber(tick), sx(tick), box.y + box.height + 7)
+  for (const tick of ticks) ctx.fillText(formatNumber(tick), sx(tick), box.y + box.height + 7)
   ctx.restore()
   return { sx, sy: () => box.y }
 }
 
+// Draw the time cursor of each panel, a dot on each line, and the values at the cursor.
 function drawCursor(self, ctx, theme) {
-  const pair = self.sides.length > 1
+  const isPair = self.sides.length > 1
   for (const { panel, box, sx, sy } of self.boxes) {
     const x = sx(self.frame)
     ctx.strokeStyle = theme.text
     ctx.lineWidth = 1.5
     ctx.beginPath()
     ctx.moveTo(x, box.y - 6)
-    ctx.lineTo(x, box.y + box.height + (pair ? 0 : 4))
+    ctx.lineTo(x, box.y + box.height + (isPair ? 0 : 4))
     ctx.stroke()
     if (panel.kind === "actions") continue
-    const texts = self.sides.map(() => [])
+    const valuesBySide = self.sides.map(() => [])
     for (const line of panel.lines) {
       const t = Math.min(Math.floor(self.frame), self.meta.frames - 2)
       const value = line.y[t]
       if (!finite(value)) continue
       ctx.fillStyle = line.color
       ctx.beginPath()
-      ctx.arc(sx(line.x[t]), sy(value), 4, 0, 7)
+      ctx.arc(sx(line.x[t]), sy(value), 4, 0, 2 * Math.PI)
       ctx.fill()
-      texts[line.side].push(formatNumber(value))
+      valuesBySide[line.side].push(formatNumber(value))
     }
-    writeValues(self, ctx, theme, box, texts)
+    writeValues(self, ctx, theme, box, valuesBySide)
   }
 }
 
-function writeValues(self, ctx, theme, box, texts) {
-  const valueTexts = texts.map((values, number) => `${self.meta.names[number]} ${values.join(", ") || "–"}`.trim())
+// Write the values at the cursor above a panel, for each episode.
+function writeValues(self, ctx, theme, box, valuesBySide) {
+  const texts = valuesBySide.map((values, number) => `${self.meta.names[number]} ${values.join(", ") || "–"}`.trim())
   ctx.font = `600 12px ${theme.font}`
   ctx.fillStyle = theme.text
   ctx.textAlign = "right"
   ctx.textBaseline = "alphabetic"
-  ctx.fillText(valueTexts.join("   "), box.x + box.width, box.y - 12)
+  ctx.fillText(texts.join("   "), box.x + box.width, box.y - 12)
 }
 
+// Show the tooltip of what is under the pointer.
 function hover(self, side, event) {
   const bounds = side.field.getBoundingClientRect()
   const pointer = { x: event.clientX - bounds.left, y: event.clientY - bounds.top }

@@ -85,18 +85,24 @@ def draw_trajectory(
         (h, H_VALUE, Panel("H", "return", ())),
         (reward, RETURN, Panel("reward", "return", ())),
     )
-    panels, n_steps = [], 0
+    panels: list[Panel] = []
+    n_steps = 0
     for values, color, panel in quantities:
         if values is None:
             continue
         y = np.asarray(values, dtype=np.float64)
-        n_steps = n_steps or len(y)
+        n_steps = len(y)
         if np.isfinite(y).any():
-            line = Line(panel.title, color, np.arange(len(y), dtype=np.float64), y)
+            line = Line(panel.title, color, np.arange(n_steps, dtype=np.float64), y)
             panels.append(replace(panel, lines=(line,)))
-    titles = {panel.title for panel in panels}
-    caption = _DELTA_MEM_NOTE if "β" in titles else "" if titles - {"reward"} else _NOTHING_STORED
-    description = f"{title}. Panels: {', '.join(panel.title for panel in panels)}, over {n_steps} steps."
+    titles = [panel.title for panel in panels]
+    if "β" in titles:
+        caption = _DELTA_MEM_NOTE
+    elif any(name != "reward" for name in titles):
+        caption = ""
+    else:
+        caption = _NOTHING_STORED
+    description = f"{title}. Panels: {', '.join(titles)}, over {n_steps} steps."
     return Chart("trajectory", title, X_LABEL, tuple(panels), caption, description)
 
 
@@ -130,18 +136,17 @@ def join_values(charts: Sequence[Chart], scenes: Sequence[Scene | None]) -> Char
 
 def _join_panels(charts: Sequence[Chart], title: str) -> Panel:
     """Draw the panels with the same title, at most one of each chart, in one panel."""
-    panels = [(number, panel) for number, chart in enumerate(charts) for panel in chart.panels if panel.title == title]
-    lines = tuple(
-        replace(
-            line,
-            name=NAMES[number] if len(panel.lines) == 1 else f"{line.name} {NAMES[number]}",
-            dash=DASH if number else None,
-            group=NAMES[number],
-        )
-        for number, panel in panels
-        for line in panel.lines
-    )
-    return replace(panels[0][1], lines=lines)
+    panels: list[Panel] = []
+    lines: list[Line] = []
+    for chart, name, dash in zip(charts, NAMES, (None, DASH), strict=True):
+        for panel in chart.panels:
+            if panel.title != title:
+                continue
+            panels.append(panel)
+            for line in panel.lines:
+                line_name = name if len(panel.lines) == 1 else f"{line.name} {name}"
+                lines.append(replace(line, name=line_name, dash=dash, group=name))
+    return replace(panels[0], lines=tuple(lines))
 
 
 def _add_health(chart: Chart, scene: Scene | None) -> Chart:

@@ -52,20 +52,19 @@ def show() -> None:
 def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
     """Make the rows of the table. The gate cell is – if the gate has no verdict."""
     rows = frame.copy()
-    columns = (frame[name].tolist() for name in ("status", "device", "tags"))
-    labels = [
-        IMPORTED if device == IMPORTED else shown_status(status, tags)
-        for status, device, tags in zip(*columns, strict=True)
-    ]
-    rows["status"] = [_STATUS_LABELS.get(status, status) for status in labels]
-    rows["algo"] = [
-        algo if device == IMPORTED else name_algo(algo)
-        for algo, device in zip(frame["algo"].tolist(), frame["device"].tolist(), strict=True)
-    ]
-    rows["name"] = [
-        view.link_run(run_id, f"{name} (hidden)" if is_hidden else name)
-        for run_id, name, is_hidden in zip(rows["id"], frame["name"], frame["hidden_at"].notna(), strict=True)
-    ]
+    statuses: list[str] = []
+    algos: list[str] = []
+    links: list[str] = []
+    for run in data.rows_of(frame):
+        is_imported = run["device"] == IMPORTED
+        status = IMPORTED if is_imported else shown_status(run["status"], run["tags"])
+        statuses.append(_STATUS_LABELS.get(status, status))
+        algos.append(run["algo"] if is_imported else name_algo(run["algo"]))
+        is_hidden = not pd.isna(run["hidden_at"])
+        links.append(view.link_run(run["id"], f"{run['name']} (hidden)" if is_hidden else run["name"]))
+    rows["status"] = statuses
+    rows["algo"] = algos
+    rows["name"] = links
     rows["progress"] = 100 * (frame["env_steps"] / frame["target_steps"].clip(lower=1)).clip(upper=1.0)
     rows["win_rate"] = 100 * frame["win_rate"]
     ended = frame["ended_at"].fillna(frame["heartbeat_at"])
@@ -141,15 +140,15 @@ def _keep_selected_rows(page: RunPage, run_filter: RunFilter, sort: str) -> tupl
     The selection stores row numbers. New runs appear on top of the refreshed table and would move the selection to
     other runs. A changed filter, order or page clears the selection, and so does the deletion of a listed run.
     """
-    view = repr((run_filter, sort, _PAGE_NUMBER.read()))
+    listing = repr((run_filter, sort, _PAGE_NUMBER.read()))
     if selection.get_selected_rows():
-        ids = selection.get_listed_ids(view)
+        ids = selection.get_listed_ids(listing)
         frame = runs_by_id(data.database(), ids)
         if ids and len(frame) == len(ids):
             return ids, frame
         selection.clear_selection()
     ids = page.frame["id"].tolist()
-    selection.set_listed_ids(view, ids)
+    selection.set_listed_ids(listing, ids)
     return ids, page.frame
 
 

@@ -25,12 +25,12 @@ def clear_selection() -> None:
     st.session_state[_N_CLEARED] = st.session_state.get(_N_CLEARED, 0) + 1
 
 
-def get_listed_ids(view: str) -> list[str]:
-    """Return the ids of the runs that were listed last in this view; empty if another view was drawn last."""
-    last_view, ids = st.session_state.get(_LISTED, ("", []))
-    return ids if last_view == view else []
+def get_listed_ids(listing: str) -> list[str]:
+    """Return the ids of the runs that were listed last with this filter, order and page; empty if others were drawn."""
+    last_listing, ids = st.session_state.get(_LISTED, ("", []))
+    return ids if last_listing == listing else []
 
 
-def set_listed_ids(view: str, ids: list[str]) -> None:
-    """Store the ids of the runs that are listed now."""
-    st.session_state[_LISTED] = (view, ids)
+def set_listed_ids(listing: str, ids: list[str]) -> None:
+    """Store the ids of the runs that are listed now, for this filter, order and page."""
+    st.session_state[_LISTED] = (listing, ids)

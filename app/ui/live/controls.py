@@ -1,4 +1,4 @@
-"""Buttons that stop, pause, resume or query a run, and its events: commands, requests, checkpoints and resumes.
+"""Buttons that stop, pause or resume a run, its requests, and its events: commands, checkpoints and resumes.
 
 A running trainer can also evaluate its policy or record an episode on request. This does not change the training.
 """
@@ -48,9 +48,12 @@ def show_events(run: RunRow) -> None:
         if run.parent_id:
             earlier_run = view.address_of("live", {RUN.name: run.parent_id})
             st.caption(f"Restarted from step 0. The earlier run is [{run.parent_id}]({earlier_run}).")
-        for text in (describe_resumes(list_resumes(data.database(), run.id)), _describe_files(run)):
-            if text:
-                st.caption(escape_markdown(text))
+        resumes = describe_resumes(list_resumes(data.database(), run.id))
+        if resumes:
+            st.caption(escape_markdown(resumes))
+        checkpoints = _describe_files(run)
+        if checkpoints:
+            st.caption(escape_markdown(checkpoints))
         show_requests(run)
         for row in reversed(_list_commands(run)):
             st.caption(describe_command(row["command"], row["requested_at"], row["acknowledged_at"]))
@@ -74,16 +77,17 @@ def _has_checkpoints(run: RunRow) -> bool:
 
 def _describe_files(run: RunRow) -> str:
     """Describe the checkpoints of a run that is not finished, or that an imported run has none."""
-    if (label := imported_label(run.config)) is not None:
+    label = imported_label(run.config)
+    if label is not None:
         return f"Imported ({label}): trained by another program. It has no checkpoint."
-    if not _has_checkpoints(run) or (status := examine_checkpoints(data.database(), run)).refusal:
+    if not _has_checkpoints(run):
+        return ""
+    status = examine_checkpoints(data.database(), run)
+    if status.refusal:
         return ""
     interval = run.config.get("checkpoint", {}).get("interval")
-    text = describe_checkpoints(
-        status,
-        first_at=min(interval, FIRST_STEP) if isinstance(interval, int) else None,
-        has_ended=run.live_status in ENDED_STATUSES,
-    )
+    first_step = min(interval, FIRST_STEP) if isinstance(interval, int) else None
+    text = describe_checkpoints(status, first_at=first_step, has_ended=run.live_status in ENDED_STATUSES)
     best_step = next((policy.env_step for policy in status.best if policy.fault is None), None)
     if best_step is not None:
         text += f" The policy of the best evaluation is stored too (step {format_count(best_step)})."
@@ -98,15 +102,18 @@ def describe_resumes(resumes: pd.DataFrame) -> str:
     if not rows:
         return ""
     last = rows[-1]
-    steps = sum(row["reached_env_step"] - row["env_step"] for row in rows)
-    has_episodes = all(pd.notna(row["episodes"]) for row in rows)
-    in_episodes = f" in {format_count(sum(row['episodes'] for row in rows))} episodes" if has_episodes else ""
-    sentences = [
-        f"Resumed {format_count(len(rows))}×, last from step {format_count(last['env_step'])}.",
-        f"{format_count(steps)} recorded steps{in_episodes} were superseded: the run trained them a second time."
-        if steps
-        else "No step was superseded.",
-    ]
+    sentences = [f"Resumed {format_count(len(rows))}×, last from step {format_count(last['env_step'])}."]
+    n_superseded = sum(row["reached_env_step"] - row["env_step"] for row in rows)
+    if n_superseded:
+        in_episodes = ""
+        if all(pd.notna(row["episodes"]) for row in rows):
+            in_episodes = f" in {format_count(sum(row['episodes'] for row in rows))} episodes"
+        sentences.append(
+            f"{format_count(n_superseded)} recorded steps{in_episodes} were superseded: the run trained them a second "
+            "time."
+        )
+    else:
+        sentences.append("No step was superseded.")
     if isinstance(last["passed_over"], str):
         sentences.append(f"Newer checkpoints were not used. {last['passed_over']}")
     return " ".join(sentences)
@@ -124,9 +131,9 @@ def describe_checkpoints(status: CheckpointStatus, *, first_at: int | None, has_
     if not steps and has_ended:
         return "No usable checkpoint here. The run can only start again from step 0."
     if not steps:
-        first = (
-            f" The first one is due at step {format_count(first_at)}." if first_at and not status.checkpoints else ""
-        )
+        first = ""
+        if first_at and not status.checkpoints:
+            first = f" The first one is due at step {format_count(first_at)}."
         return f"No usable checkpoint here.{first} If the trainer ends now, the run can only start again from step 0."
     step_list = " and ".join(format_count(step) for step in steps)
     if len(steps) < ENOUGH_CHECKPOINTS:
@@ -150,7 +157,7 @@ def show(run: RunRow) -> str:
             _show_command_button(run, "resume", "Resume", ":material/play_arrow:")
         if run.live_status == "queued":
             if st.button("Remove from queue", icon=":material/stop:", key="leave-queue"):
-                _try(lambda: stop_run(data.database(), run.id))
+                _run_action(lambda: stop_run(data.database(), run.id))
         elif allows(run.live_status, "stop"):
             _show_command_button(run, "stop", "Stop", ":material/stop:")
         if allows(run.live_status, "resume") and imported_label(run.config) is None:
@@ -190,11 +197,11 @@ def show_requests(run: RunRow, *, limit: int = 5) -> None:
     is relative, because the app may be served below a path.
     """
     for request in list_evaluation_requests(data.database(), run, limit):
-        link = ""
+        replay_link = ""
         if request.answer is not None:
             play = f"{request.answer.env_step}-{request.answer.playback}"
-            link = f" · [Replay](replay?{urlencode(view.link({RUN.name: run.id, PLAY.name: play}))})"
-        st.caption(f"{escape_markdown(describe(request))}{link}")
+            replay_link = f" · [Replay](replay?{urlencode(view.link({RUN.name: run.id, PLAY.name: play}))})"
+        st.caption(f"{escape_markdown(describe(request))}{replay_link}")
 
 
 def get_disabled_reason(run: RunRow) -> str | None:
@@ -213,15 +220,16 @@ def offer_kill(run: RunRow) -> None:
             return
         st.warning("The process of the trainer still exists.")
     else:
-        rows = _list_commands(run)
-        pending = [row["requested_at"] for row in rows if pd.isna(row["acknowledged_at"])]
-        waited_s = (datetime.now(UTC) - add_utc(pending[0])).total_seconds() if pending else 0.0
+        pending = [row["requested_at"] for row in _list_commands(run) if pd.isna(row["acknowledged_at"])]
+        if not pending:
+            return
+        waited_s = (datetime.now(UTC) - add_utc(pending[0])).total_seconds()
         if waited_s <= KILL_AFTER_S:
             return
         st.warning(f"The trainer has not acknowledged a command for {format_duration(waited_s)}.")
     help_text = "Loses the steps after the last checkpoint."
     if st.button("End its process", icon=":material/dangerous:", key="kill", help=help_text):
-        _try(lambda: kill_run(data.database(), run.id))
+        _run_action(lambda: kill_run(data.database(), run.id))
 
 
 def _list_commands(run: RunRow) -> list[dict[str, Any]]:
@@ -246,12 +254,12 @@ def _show_resume_button(run: RunRow) -> str:
     if not status.can_resume:
         button_type = "secondary" if status.refusal else "primary"  # after a refusal, a resume may be possible later
         if st.button("Start again from step 0", icon=":material/restart_alt:", type=button_type, key="start-again"):
-            _try(lambda: _start_again(run.id))
+            _run_action(lambda: _start_again(run.id))
         reason = "" if status.refusal else status.reason  # `show_warnings` writes the refusal
         return f"Creates a new run; this one keeps its rows. {reason}"
     help_text = "Continues the training from the last checkpoint"
     if st.button("Resume", icon=":material/replay:", type="primary", key="resume-ended", help=help_text):
-        _try(lambda: _resume(run.id))
+        _run_action(lambda: _resume(run.id))
     if not (status.usable and status.superseded_steps):
         return ""
     return (
@@ -273,10 +281,11 @@ def _start_again(run_id: str) -> None:
 
 def _show_command_button(run: RunRow, command: Command, label: str, icon: str) -> None:
     if st.button(label, icon=icon, key=f"command-{command}"):
-        _try(lambda: send_command(data.database(), run.id, command))
+        _run_action(lambda: send_command(data.database(), run.id, command))
 
 
-def _try(action: Callable[[], object]) -> None:
+def _run_action(action: Callable[[], object]) -> None:
+    """Run an action, and draw its error if it has one."""
     try:
         with data.use_current_data():
             action()
@@ -287,18 +296,19 @@ def _try(action: Callable[[], object]) -> None:
 def _show_request_button(
     run: RunRow, kind: QuestionKind, label: str, icon: str, help_text: str, *, episode: int | None = None
 ) -> None:
-    reason = get_disabled_reason(run)
+    disabled_reason = get_disabled_reason(run)
     key = f"ask-{kind}" if episode is None else f"ask-{kind}-again"
     st.button(
-        label, icon=icon, key=key, disabled=reason is not None, help=reason or f"{help_text} {_NO_EFFECT_HELP}",
-        on_click=_send, args=(run.id, kind, episode, key),
+        label, icon=icon, key=key, disabled=disabled_reason is not None,
+        help=disabled_reason or f"{help_text} {_NO_EFFECT_HELP}", on_click=_send, args=(run.id, kind, episode, key),
     )  # fmt: skip
-    if isinstance(exc := st.session_state.pop(f"{key}-refused", None), EmtcError):
-        messages.error(exc)
+    error = st.session_state.pop(f"{key}-refused", None)
+    if isinstance(error, EmtcError):
+        messages.error(error)
 
 
 def _send(run_id: str, kind: QuestionKind, episode: int | None, key: str) -> None:
-    """Send a request. This is a callback: if the page reruns before it draws the button, the click is not lost."""
+    """Send a request. A callback is also called if the page reruns before it draws the button."""
     try:
         send_command(data.database(), run_id, kind, episode=episode)
     except EmtcError as exc:

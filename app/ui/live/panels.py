@@ -4,7 +4,6 @@ The fragment with the timer contains no chart. It reads the new rows. If there a
 output reruns the charts' fragment once. If there are none, no chart is sent to the browser.
 """
 
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -41,7 +40,7 @@ from storage.queries.runs import find_run_names, run_configs
 from storage.runs.rows import RunRow, find_run
 
 CHARTS = "live_charts"
-REFERENCES = Choices("ref", "live")
+_OVERLAID_RUNS = Choices("ref", "live")
 """Ids of the overlaid runs."""
 _X_AXIS = OptionWidget(RunChartOptions, "x_axis", "live")
 _SMOOTHING = RunChartOptions.get_option("smoothing")
@@ -54,9 +53,16 @@ CHART_HEIGHT = 260
 """Two rows of charts fit below the header on a screen of 1440×900 [pixels]."""
 PANEL_HEIGHT = 170
 """Height of a panel in a chart of several metrics [pixels]."""
-TICK_S = 2.0
+UPDATE_S = 2.0
+"""Interval of the updates of the status [s]."""
+_LOG_UPDATE_S = 5.0
 _LINK: Final = "live"
-"""The charts of the page have one window, cursor and smoothing."""
+"""Key of the group of charts that have one window, cursor and smoothing."""
+# Keys of the session state: whether the charts are frozen, the version of the data in the drawn charts, and the number
+# of points that have been read since.
+_IS_FROZEN: Final = "live_paused"
+_DRAWN_VERSION: Final = "live_drawn"
+_N_NEW_POINTS: Final = "live_waiting"
 _pulse = component("emtc_lab_pulse", js=read_asset("pulse.js"))
 
 
@@ -79,22 +85,28 @@ def show(run: RunRow) -> None:
     """Draw the whole body of the page."""
     has_ended = run.live_status in ENDED_STATUSES
     curves = _get_curves(run.id)
-    if not st.session_state.get("live_paused"):
+    if not st.session_state.get(_IS_FROZEN):
         curves.refresh()
     curves.record_progress(run)
-    st.session_state["live_drawn"] = curves.version  # the charts below are drawn in this script run
-    st.session_state["live_waiting"] = 0
-    st.fragment(_status, run_every=None if has_ended else TICK_S)(run.id)
-    st.fragment(_charts, key=CHARTS)(run)
-    st.fragment(_log, run_every=None if has_ended else 5)(run.id)
+    _mark_as_drawn(curves)  # before the status, which requests another drawing if there are new points
+    st.fragment(_draw_status, run_every=None if has_ended else UPDATE_S)(run.id)
+    st.fragment(_draw_charts, key=CHARTS)(run)
+    st.fragment(_draw_log, run_every=None if has_ended else _LOG_UPDATE_S)(run.id)
 
 
 def _get_curves(run_id: str) -> LiveCurves:
     return run_data.get_session_curves(run_id, list_live_metrics(), key="live_curves")
 
 
-def _status(run_id: str) -> None:
-    with messages.guarded(), data.use_one_snapshot():  # over a network, each separate read takes four round trips
+def _mark_as_drawn(curves: LiveCurves) -> None:
+    st.session_state[_DRAWN_VERSION] = curves.version
+    st.session_state[_N_NEW_POINTS] = 0
+
+
+def _draw_status(run_id: str) -> None:
+    """Draw the numbers and messages of the run, and the bar with the switches of the charts and the requests."""
+    # One snapshot is also faster: on a server, each read outside of it takes four round trips.
+    with messages.guarded(), data.use_one_snapshot():
         run = find_run(data.database(), run_id)
         run_header.rerun_if_status_changed(run)
         curves = _get_curves(run_id)
@@ -114,7 +126,7 @@ def _status(run_id: str) -> None:
 
 def _show_messages(run: RunRow) -> None:
     """Draw problems of the run, why its gate acts or not, and why it has no incentive."""
-    _problems(run)
+    _show_problems(run)
     controls.show_warnings(run)
     controls.offer_kill(run)
     verdict = run_data.get_gate_verdict(run.id, run.live_status)
@@ -122,25 +134,29 @@ def _show_messages(run: RunRow) -> None:
     if verdict.gate is not None and not is_gate_off(run.config):
         gate_sentence = verdict.gate.sentence
         st.caption(escape_markdown(gate_sentence))
-    if verdict.no_incentive_reason and verdict.no_incentive_reason not in gate_sentence:
-        st.caption(f":material/flag: {escape_markdown(verdict.no_incentive_reason)}")
+    reason = verdict.no_incentive_reason
+    if reason and reason not in gate_sentence:
+        st.caption(f":material/flag: {escape_markdown(reason)}")
 
 
 def _update_charts(curves: LiveCurves) -> None:
     """Draw the switch that freezes the charts, read new rows, and redraw the charts if there are any."""
-    is_frozen = st.toggle("Freeze charts", key="live_paused", help="The charts are not updated. The run continues.")
-    n_new = curves.refresh()
-    n_waiting = st.session_state["live_waiting"] = st.session_state.get("live_waiting", 0) + n_new
-    if is_frozen:
-        st.badge(f"{n_waiting} new points" if n_waiting else "up to date", color="blue" if n_waiting else "gray")
-    drawn_version = str(st.session_state.get("live_drawn", ""))
+    is_frozen = st.toggle("Freeze charts", key=_IS_FROZEN, help="The charts are not updated. The run continues.")
+    n_new_points = st.session_state.get(_N_NEW_POINTS, 0) + curves.refresh()
+    st.session_state[_N_NEW_POINTS] = n_new_points
+    if is_frozen and n_new_points:
+        st.badge(f"{n_new_points} new points", color="blue")
+    elif is_frozen:
+        st.badge("up to date", color="gray")
+    drawn_version = str(st.session_state.get(_DRAWN_VERSION, ""))
     version = drawn_version if is_frozen else curves.version
-    data_versions = {"version": version, "drawn": drawn_version}
-    # This rerun cancels requested runs of other fragments, so a requested file is made in it, too.
-    _pulse(key="live_pulse", data=data_versions, on_news_change=lambda: st.rerun([CHARTS, files.FRAGMENT]))
+    # The component requests a rerun of the charts if the versions differ. The rerun cancels requested runs of other
+    # fragments, so a requested file is made in it, too.
+    versions = {"version": version, "drawn": drawn_version}
+    _pulse(key="live_pulse", data=versions, on_news_change=lambda: st.rerun([CHARTS, files.FRAGMENT]))
 
 
-def _problems(run: RunRow) -> None:
+def _show_problems(run: RunRow) -> None:
     if run.live_status == "lost":
         st.warning(
             "The trainer sends no heartbeat: it has ended or hangs. The recorded data are kept. See the log below.",
@@ -152,10 +168,10 @@ def _problems(run: RunRow) -> None:
         st.warning(f"Recording waits: {escape_markdown(run.stall)}", icon=":material/hourglass:")
 
 
-def _charts(run: RunRow) -> None:
+def _draw_charts(run: RunRow) -> None:
+    """Draw the grid of charts: the panels of the figures, then groups of metrics, then the selected metrics."""
     curves = _get_curves(run.id)
-    st.session_state["live_drawn"] = curves.version
-    st.session_state["live_waiting"] = 0
+    _mark_as_drawn(curves)
     if not curves.n_rows and not curves.has_episodes:
         messages.empty(
             "No point has been recorded yet.",
@@ -164,37 +180,41 @@ def _charts(run: RunRow) -> None:
         )
         return
     with messages.guarded(), data.use_one_snapshot():
-        marks = tuple(Mark(step, "resumed") for step in curves.list_resume_steps())
         name, x = _read_x_axis(run)
         axis: dict[str, Any] = {"x_axis": name} if x is not ENV_STEPS else {}
-        recorded = replace(_get_run_data(run, curves, marks), x=x)
-        cells = [_add_references_to(cell, run.id) for cell in _draw_cells(recorded, axis)]
+        run_rows = _get_run_data(run, curves, x)
+        cells = [_overlay_runs(cell, run.id) for cell in _draw_cells(run_rows, axis)]
         charts = [cell.chart for cell in cells]
-        place = canvas.place_together(_LINK, charts, height=CHART_HEIGHT, smoothing=WEIGHT.read())
+        canvas_group = canvas.place_together(_LINK, charts, height=CHART_HEIGHT, smoothing=WEIGHT.read())
         with st.container(key="live_charts_grid", horizontal=True, gap="medium"):
             for index, cell in enumerate(cells):
                 with st.container(gap=None):
-                    _show_cell(cell, run, place, has_references=index == 0)
-            for title, names in list_metric_charts().items():
-                chart = draw_chart("metrics", recorded, MetricOptions(metrics=names))
-                if not chart.is_empty:
-                    with st.container(gap=None):
-                        chart = replace(chart, title=f"{title} of {run.name}")
-                        cell = _Cell(title, chart, {"metrics": names, **axis})
-                        _show_cell(_add_references_to(cell, run.id), run, replace(place, height=None), is_titled=True)
+                    _show_cell(cell, run, canvas_group, has_run_choice=index == 0)
+            tall_group = replace(canvas_group, height=None)  # a chart of several metrics has a panel for each
+            for cell in _draw_metric_cells(run_rows, axis):
+                with st.container(gap=None):
+                    _show_cell(_overlay_runs(cell, run.id), run, tall_group, is_titled=True)
             if len(curves.metrics):
                 with st.container(gap="xsmall"):
-                    _metric_charts(run, curves, recorded, place, axis)
+                    _show_selected_metrics(run_rows, curves, tall_group, axis)
 
 
-def _get_run_data(run: RunRow, curves: LiveCurves, marks: tuple[Mark, ...]) -> RunData:
+def _get_run_data(run: RunRow, curves: LiveCurves, x: XValues) -> RunData:
     """Return the rows of the run that this session has read so far."""
     database = data.database()
-    return RunData(run, curves.gate, curves.evaluations, curves.metrics, lambda: read_returns(database, run), marks)
+    return RunData(
+        run,
+        curves.gate,
+        curves.evaluations,
+        curves.metrics,
+        lambda: read_returns(database, run),
+        marks=tuple(Mark(step, "resumed") for step in curves.list_resume_steps()),
+        x=x,
+    )
 
 
 def _read_x_axis(run: RunRow) -> tuple[XAxisName, XValues]:
-    """Read the selected x axis; env steps, with a message, if the run has no values on it."""
+    """Read the selected x axis. If the run has no values on it, state this and return env steps."""
     name = RunChartOptions(x_axis=_X_AXIS.select()).x_axis
     x = read_x_values(data.database(), [run], name)
     if x.curves is None or run.id in x.curves:
@@ -203,59 +223,84 @@ def _read_x_axis(run: RunRow) -> tuple[XAxisName, XValues]:
     return "env_steps", ENV_STEPS
 
 
-def _draw_cells(recorded: RunData, axis: dict[str, Any]) -> list[_Cell]:
+def _draw_cells(run_rows: RunData, axis: dict[str, Any]) -> list[_Cell]:
     """Draw each panel of the figures of this page that the run has data for. β̄ is drawn as 1 − β̄, too."""
+    kinds = [kind for section in list_sections("live").values() for kind in section]
     cells: dict[str, _Cell] = {}
-    for kind in (kind for kinds in list_sections("live").values() for kind in kinds):
-        has_closing = issubclass(kind.options, GateDynamicsOptions)
-        for values in ({}, {"closing": True}) if has_closing else ({},):
-            with suppress(ConfigError):  # the run has no gate
-                chart = draw_chart(kind.name, recorded, kind.options.read(values))
-                for panel in chart.panels:  # Δ̄_mem and τ are in both variants
-                    cell = _Cell(panel.title, chart.keep_panel(panel.title), {**values, "panel": panel.title, **axis})
-                    cells.setdefault(cell.key, cell)
+    for kind in kinds:
+        variants: list[dict[str, Any]] = [{}]
+        if issubclass(kind.options, GateDynamicsOptions):
+            variants.append({"closing": True})
+        for values in variants:
+            try:
+                chart = draw_chart(kind.name, run_rows, kind.options.read(values))
+            except ConfigError:  # the run has no gate
+                continue
+            for panel in chart.panels:
+                cell = _Cell(panel.title, chart.keep_panel(panel.title), {**values, "panel": panel.title, **axis})
+                cells.setdefault(cell.key, cell)  # both variants contain Δ̄_mem and τ
     win_rate, *others = cells.values()
-    return [win_rate, *sorted(others, key=_rank)]
+    return [win_rate, *sorted(others, key=_get_position)]
 
 
-def _rank(cell: _Cell) -> int:
+def _get_position(cell: _Cell) -> int:
+    """Return the position of a chart after the win rate. Charts that are not in `FIRST_PANELS` are last."""
     return FIRST_PANELS.index(cell.title) if cell.title in FIRST_PANELS else len(FIRST_PANELS)
 
 
-def _metric_charts(
-    run: RunRow, curves: LiveCurves, recorded: RunData, place: canvas.Place, axis: dict[str, Any]
+def _draw_metric_cells(run_rows: RunData, axis: dict[str, Any]) -> list[_Cell]:
+    """Draw the charts of several metrics that the run has data for."""
+    cells: list[_Cell] = []
+    for title, names in list_metric_charts().items():
+        chart = draw_chart("metrics", run_rows, MetricOptions(metrics=names))
+        if not chart.is_empty:
+            chart = replace(chart, title=f"{title} of {run_rows.run.name}")
+            cells.append(_Cell(title, chart, {"metrics": names, **axis}))
+    return cells
+
+
+def _show_selected_metrics(
+    run_rows: RunData, curves: LiveCurves, canvas_group: canvas.Place, axis: dict[str, Any]
 ) -> None:
+    """Draw the choice of metrics, and the chart of the selected ones."""
     available = curves.list_metrics()
     names = METRICS.draw(available, default=[name for name in FIRST_METRICS if name in available])
     curves.add_metrics(names)
     if names:
-        recorded = replace(recorded, metrics=curves.metrics)
+        run = run_rows.run
         values = {"metrics": tuple(names)}
-        chart = draw_chart("metrics", recorded, MetricOptions.read(values))
+        chart = draw_chart("metrics", replace(run_rows, metrics=curves.metrics), MetricOptions.read(values))
         cell = _Cell("Selected metrics", chart, values | axis)
-        _show_cell(_add_references_to(cell, run.id), run, replace(place, height=None), is_titled=True)
+        _show_cell(_overlay_runs(cell, run.id), run, canvas_group, is_titled=True)
 
 
-def _list_references(run_id: str) -> list[str]:
-    """List the runs that are overlaid on a run; runs that were deleted, and the run itself, are left out."""
-    selected = REFERENCES.read()
+def _list_overlaid_runs(run_id: str) -> list[str]:
+    """List the runs that are overlaid on a run. Deleted runs and the run itself are left out."""
+    selected = _OVERLAID_RUNS.read()
     if not selected:
         return []
     existing = data.cached(run_configs, ttl=2)(selected)
-    references = [other_id for other_id in selected if other_id in existing and other_id != run_id]
-    return references[:MAX_REFERENCE_RUNS]
+    overlaid = [other_id for other_id in selected if other_id in existing and other_id != run_id]
+    return overlaid[:MAX_REFERENCE_RUNS]
 
 
 @st.cache_resource(ttl=5, max_entries=data.MAX_ENTRIES, show_spinner=False)
-def _draw_reference(
+def _draw_overlaid_run(
     url: str, run_id: str, figure: str, values: tuple[tuple[str, Any], ...]
 ) -> tuple[str, Chart] | None:
     """Draw a figure of an overlaid run; None if the run has no such figure; at most five seconds old.
 
+    Args:
+        url: URL of the database. It is only a part of the key in the cache.
+        run_id: The overlaid run.
+        figure: Name of the figure.
+        values: Names and values of the options of the figure.
+
     Returns:
         The run's name in the legend, and the chart.
     """
-    run, kind = find_run(data.database(), run_id), find_figure(figure)
+    run = find_run(data.database(), run_id)
+    kind = find_figure(figure)
     try:
         chart = kind.make(data.database(), [run], kind.options.read(dict(values)))
     except ConfigError:
@@ -263,71 +308,81 @@ def _draw_reference(
     return (name_reference_run(run), chart) if isinstance(chart, Chart) else None
 
 
-def _add_references_to(cell: _Cell, run_id: str) -> _Cell:
+def _overlay_runs(cell: _Cell, run_id: str) -> _Cell:
+    """Add the lines of the overlaid runs to a chart."""
     values = tuple(cell.values.items())
     charts: dict[str, Chart] = {}
-    for other_id in _list_references(run_id):
-        reference = _draw_reference(data.database_url(), other_id, cell.chart.name, values)
-        if reference is not None:
-            name, chart = reference
+    for other_id in _list_overlaid_runs(run_id):
+        overlaid = _draw_overlaid_run(data.database_url(), other_id, cell.chart.name, values)
+        if overlaid is not None:
+            name, chart = overlaid
             charts[name] = chart
     return replace(cell, chart=add_reference_runs(cell.chart, charts))
 
 
-def _choose_references_and_axis(run: RunRow) -> None:
+def _choose_overlaid_runs_and_axis(run: RunRow) -> None:
     help_text = "Adds the main lines of other runs to all charts, dotted. Sets the x axis of all charts"
     with st.popover("Overlay runs, x axis", type="tertiary", icon=":material/stacked_line_chart:", help=help_text):
-        names, _ = data.cached(run_names, ttl=2)(RunFilter())
-        names = names | data.cached(find_run_names, ttl=5)(_list_references(run.id))
+        listed_names, _ = data.cached(run_names, ttl=2)(RunFilter())
+        selected_names = data.cached(find_run_names, ttl=5)(_list_overlaid_runs(run.id))
+        names = listed_names | selected_names
         names.pop(run.id, None)
         st.multiselect(
-            "Runs", **REFERENCES.bind(list(names), lambda run_id: f"{names.get(run_id, '')} · {run_id}"),
+            "Runs", **_OVERLAID_RUNS.bind(list(names), lambda run_id: f"{names.get(run_id, '')} · {run_id}"),
             max_selections=MAX_REFERENCE_RUNS, placeholder="none",
         )  # fmt: skip
         _X_AXIS.draw(on_change=lambda: WINDOW.write(None))
 
 
 def _show_cell(
-    cell: _Cell, run: RunRow, place: canvas.Place, *, has_references: bool = False, is_titled: bool = False
+    cell: _Cell, run: RunRow, canvas_group: canvas.Place, *, has_run_choice: bool = False, is_titled: bool = False
 ) -> None:
     """Draw the title of a chart with its explanation and its buttons, and the chart.
 
     Args:
         cell: The chart.
         run: The run.
-        place: What the chart shares with the other charts.
-        has_references: Whether to draw the choice of runs that are overlaid on all charts.
+        canvas_group: Layout, window, cursor and smoothing that the chart shares with the other charts.
+        has_run_choice: Whether to draw the choice of runs that are overlaid on all charts.
         is_titled: Whether each panel has its title on the canvas.
     """
-    window, weight, chart = WINDOW.read(), WEIGHT.read(), cell.chart
-    facts = cell.values | ({"smoothing": weight} if weight else {})
-    references = {"beside": run_ids} if (run_ids := _list_references(run.id)) else {}
+    chart = cell.chart
+    window = WINDOW.read()
+    weight = WEIGHT.read()
+    pinned_values = dict(cell.values)
+    if weight:
+        pinned_values["smoothing"] = weight
+    overlaid = _list_overlaid_runs(run.id)
+    if overlaid:
+        pinned_values["beside"] = overlaid
+    heading = cell.title
+    if heading[:1].isascii():  # β has no capital letter
+        heading = heading[:1].upper() + heading[1:]
     with st.container(key=f"{cell.key}-bar", horizontal=True, vertical_alignment="center", gap="xsmall"):
-        is_latin = cell.title[:1].isascii()  # not β
-        heading = escape_markdown(cell.title[:1].upper() + cell.title[1:] if is_latin else cell.title)
-        st.markdown(f"#### {heading}", help=escape_markdown(chart.caption), width="stretch")
-        if has_references:
-            _choose_references_and_axis(run)
+        st.markdown(f"#### {escape_markdown(heading)}", help=escape_markdown(chart.caption), width="stretch")
+        if has_run_choice:
+            _choose_overlaid_runs_and_axis(run)
         pin.show_with_export(
             lambda: smooth_chart(chart, weight).keep_window(window), key=cell.key, stem=run.id, page="live", run=run,
-            facts={**facts, **references},
+            facts=pinned_values,
         )  # fmt: skip
     canvas.show(
-        _shorten_texts(chart), key=cell.key, window=window, panel_height=PANEL_HEIGHT, titles=is_titled, place=place,
+        _shorten_texts(chart), key=cell.key, window=window, panel_height=PANEL_HEIGHT, titles=is_titled,
+        place=canvas_group,
         on_window=WINDOW.on_window,
     )  # fmt: skip
 
 
 def _shorten_texts(chart: Chart) -> Chart:
-    """Leave out the subtitle, and name each line by its label: the caption explains both."""
-    panels = [
-        replace(panel, lines=tuple(replace(line, name=line.label or line.name) for line in panel.lines))
-        for panel in chart.panels
-    ]
+    """Leave out the subtitle, and name each line by its label. The caption explains both."""
+    panels = []
+    for panel in chart.panels:
+        lines = [replace(line, name=line.label or line.name) for line in panel.lines]
+        panels.append(replace(panel, lines=tuple(lines)))
     return replace(chart, panels=tuple(panels), subtitle="")
 
 
-def _log(run_id: str) -> None:
+def _draw_log(run_id: str) -> None:
     with st.expander("Trainer log", icon=":material/terminal:"):
         text = run_data.read_log_tail(run_id)
         if text:

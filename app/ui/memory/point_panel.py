@@ -7,7 +7,6 @@ draws a map is `atlas`. Each map sends and receives messages under the name `cha
 
 from collections.abc import Sequence
 from functools import partial
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -41,13 +40,13 @@ _NEIGHBORS_HELP = (
     "with rings."
 )
 _OUTLIER_HELP = "Selects the node on this map whose H differs most from the H of its neighbors in the embedding"
-_Episodes = tuple[Trajectory | None, Trajectory | None]
+_TwoEpisodes = tuple[Trajectory | None, Trajectory | None]
 """The episode that wrote the node, and the episode to compare with."""
 
 
 @st.fragment
 def show(maps: Sequence[MemoryMap]) -> None:
-    """Draw everything about the selected node, or ask for one. A click on a map reruns only this fragment.
+    """Draw everything about the selected node, or ask the user to select one. A click on a map reruns only this.
 
     Args:
         maps: The page's maps. The URL stores in which of them the node was selected.
@@ -134,32 +133,35 @@ def _on_pick(prefix: str, event: dict[str, Any]) -> None:
         POINT.write(slot)
 
 
-def _show_marks(memory_map: MemoryMap, slot: int | None, episodes: _Episodes | None) -> None:
+def _show_marks(memory_map: MemoryMap, slot: int | None, episodes: _TwoEpisodes | None) -> None:
     """Mark the node, its neighbors and the paths on a map, if the map shows the same memory."""
     channel = memory_map.choice.side.channel
     if slot is None or episodes is None:
-        mark = MARK.read()
-        hint = None if mark is None else _find_point(memory_map, mark)
+        marked_slot = MARK.read()
+        hint = None if marked_slot is None else _find_point(memory_map, marked_slot)
         atlas.show_marks(channel=channel, selected=None, hint=hint)
         return
     trajectory, other = episodes
     paths = [] if trajectory is None else traces.make_paths(memory_map, trajectory, other)
-    near: list[atlas.MapPoint] = []
+    neighbors: list[atlas.MapPoint] = []
     if _NEIGHBORS.read():
-        points = [memory_map.coordinates[row].tolist() for row in _find_nearest(memory_map, slot)[0]]
-        near = [point for point in points if all(map(isfinite, point))]
-    position = _find_point(memory_map, slot)
-    atlas.show_marks(channel=channel, selected=slot, at=position, near=near, paths=paths, every=traces.EVERY)
+        rows, _ = _find_nearest(memory_map, slot)
+        points = memory_map.coordinates[rows]
+        neighbors = points[np.isfinite(points).all(axis=1)].tolist()
+    point = _find_point(memory_map, slot)
+    atlas.show_marks(channel=channel, selected=slot, at=point, near=neighbors, paths=paths, every=traces.EVERY)
 
 
 def _find_point(memory_map: MemoryMap, slot: int) -> atlas.MapPoint | None:
     """Find the point of a node; None if it is not in the snapshot or has no coordinates."""
     row = memory_map.snapshot.row_of(slot)
-    position = [] if row is None else memory_map.coordinates[row].tolist()
-    return position if position and all(map(isfinite, position)) else None
+    if row is None:
+        return None
+    point = memory_map.coordinates[row]
+    return point.tolist() if np.isfinite(point).all() else None
 
 
-def _show_node(memory_map: MemoryMap, slot: int | None, bar: DeltaGenerator) -> _Episodes | None:
+def _show_node(memory_map: MemoryMap, slot: int | None, bar: DeltaGenerator) -> _TwoEpisodes | None:
     """Draw a node.
 
     If the episode was removed by thinning, or is not part of a bundle, only the values of the node are drawn.
@@ -260,10 +262,8 @@ def _show_nearest(memory_map: MemoryMap, slot: int) -> None:
         frame, hide_index=True, height="content", key=key, on_select=on_select, selection_mode="single-row",
         alt="The nearest nodes in the embedding. Select a row to select its node.",
     )  # fmt: skip
-    delta = memory_map.run.config.get("memory", {}).get("delta")
-    merging = (
-        f" States within δ = {delta:g} are merged into one node." if delta and isinstance(delta, int | float) else ""
-    )
+    delta = memory_map.delta
+    merging = f" States within δ = {delta:g} are merged into one node." if delta else ""
     n_episodes = frame["episode"].nunique()
     sample = "" if memory_map.snapshot.whole is None else " They are the nearest nodes of this sample of the memory."
     st.caption(
@@ -290,9 +290,11 @@ def _show_replay(memory_map: MemoryMap, detail: NodeDetail, other: Trajectory | 
     canvas.show_playback(scene, chart, key="point-replay", start=detail.t, title=title)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(f"**{escape_markdown(title)}**. It wrote this memory at t = {detail.t}. The map shows its path.")
-        stem, facts = f"{run.id}-episode-{detail.episode}", {"episode": detail.episode}
-        pin.show_with_export(chart, key="point-trajectory", stem=stem, page="memory", run=run, facts=facts)
-        episodes = [trajectory, *([] if other is None else [other])]
+        pin.show_with_export(
+            chart, key="point-trajectory", stem=f"{run.id}-episode-{detail.episode}", page="memory", run=run,
+            facts={"episode": detail.episode},
+        )  # fmt: skip
+        episodes = [trajectory] if other is None else [trajectory, other]
         pin.show_export(
             partial(snapshot_map.make_selected_figure, memory_map, episodes),
             label="Map with path", key="point-map", stem=f"{run.id}-{memory_map.snapshot.env_step}",

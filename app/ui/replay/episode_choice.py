@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from typing import Any
 
 import streamlit as st
@@ -24,7 +25,7 @@ from storage.queries.episode_search import (
 from storage.queries.episodes import Order, get_playback, get_trajectory
 from storage.runs.rows import RunRow
 
-LISTED = 200
+EPISODES_PER_PAGE = 200
 """Episodes per page of the list."""
 _MAX_DIGITS = 18
 _WAS_LIST = "replay_was_list"
@@ -38,7 +39,7 @@ class ChoiceKeys:
 
     episode: Choice  # number of a training episode
     play: Choice  # an evaluation episode, as the text "<env step>-<episode>"
-    find: Text
+    search: Text
     source: Choice
     page: Integer
     order: Choice
@@ -53,7 +54,7 @@ class ChoiceKeys:
 FIRST = ChoiceKeys(
     EPISODE,
     PLAY,
-    find=Text("find", "replay"),
+    search=Text("find", "replay"),
     source=Choice("source", "replay"),
     page=Integer("episodes_page", "replay", default=1, low=1),
     order=Choice("episode_order", "replay"),
@@ -62,7 +63,7 @@ FIRST = ChoiceKeys(
 SECOND = ChoiceKeys(
     Choice("beside", "replay", in_url_as_default=True),
     Choice("beside_play", "replay", in_url_as_default=True),
-    find=Text("beside_find", "replay"),
+    search=Text("beside_find", "replay"),
     source=Choice("beside_source", "replay"),
     page=Integer("beside_page", "replay", default=1, low=1),
     order=Choice("beside_order", "replay"),
@@ -81,7 +82,7 @@ _FIND_HELP = (
 )
 
 
-def choose(run: RunRow, bar: DeltaGenerator, keys: ChoiceKeys, *, is_list: bool = False) -> Replay | None:
+def choose_episode(run: RunRow, bar: DeltaGenerator, keys: ChoiceKeys, *, is_list: bool = False) -> Replay | None:
     """Draw the choice of an episode and read the episode.
 
     Args:
@@ -103,7 +104,7 @@ def choose(run: RunRow, bar: DeltaGenerator, keys: ChoiceKeys, *, is_list: bool 
 
     if st.session_state.get(_WAS_LIST, is_list) != is_list and not keys.is_second:
         # Widgets of another kind do not keep the values of the former ones, so the values of the URL are set again.
-        for parameter in (keys.source, keys.find, keys.order, keys.episode, keys.play, keys.page):
+        for parameter in (keys.source, keys.search, keys.order, keys.episode, keys.play, keys.page):
             st.session_state.pop(parameter.key, None)
     if not keys.is_second:
         st.session_state[_WAS_LIST] = is_list
@@ -143,11 +144,12 @@ def _choose_training(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_
     page = _read_list_page(keys, lambda offset: _read_training_page(run, text, order, offset, n_replayable))
     rows = data.rows_of(page.frame)
     replayable = data.cached(find_replayable_episodes, ttl=10)(run.id, [int(row["episode"]) for row in rows])
-    labels = {
-        str(row["episode"]): f"{format_count(row['episode'])} · {_describe_outcome(run, row)}"
-        f"{'' if int(row['episode']) in replayable else ' · states not stored'}"
-        for row in rows
-    }
+    labels: dict[str, str] = {}
+    for row in rows:
+        label = f"{format_count(row['episode'])} · {_describe_outcome(run, row)}"
+        if int(row["episode"]) not in replayable:
+            label += " · states not stored"
+        labels[str(row["episode"])] = label
     default = next((key for key in labels if int(key) in replayable), None)
     url_episode = keys.episode.read() or ""
     if url_episode not in labels and _is_number(url_episode):
@@ -168,16 +170,16 @@ def _choose_training(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_
 def _read_training_page(run: RunRow, text: str, order: Order, offset: int, n_replayable: int | None) -> EpisodePage:
     """Read one page of the list. If only some episodes can be replayed, they are first."""
     read_page = data.cached(find_episodes, ttl=2)
-    page = read_page(run.id, text, order_by=order, limit=LISTED, offset=offset)
+    page = read_page(run.id, text, order_by=order, limit=EPISODES_PER_PAGE, offset=offset)
     if n_replayable is None or n_replayable >= page.recorded:
         return page
-    return read_page(run.id, text, order_by=order, limit=LISTED, offset=offset, replayable_first=True)
+    return read_page(run.id, text, order_by=order, limit=EPISODES_PER_PAGE, offset=offset, replayable_first=True)
 
 
 def _choose_evaluation(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_list: bool) -> Replay | None:
     text = _draw_search_field(keys, keys.play, is_list)
     read_page = data.cached(find_playbacks, ttl=2)
-    page = _read_list_page(keys, lambda offset: read_page(run.id, text, limit=LISTED, offset=offset))
+    page = _read_list_page(keys, lambda offset: read_page(run.id, text, limit=EPISODES_PER_PAGE, offset=offset))
     labels = {
         f"{row['env_step']}-{row['episode']}": (
             f"step {format_count(row['env_step'])}, {row['episode']} · {_describe_outcome(run, row)}"
@@ -206,13 +208,14 @@ def _choose_evaluation(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, i
 
 
 def _draw_search_field(keys: ChoiceKeys, parameter: Choice, is_list: bool) -> str:
+    width = 170 if keys.is_second else 220
     text = st.text_input(
         "Find",
-        **keys.find.bind(partial(_reset, keys, parameter)),
+        **keys.search.bind(partial(_reset, keys, parameter)),
         type="search",
         placeholder="won return>5",
         help=_FIND_HELP,
-        width="stretch" if is_list else 170 if keys.is_second else 220,
+        width="stretch" if is_list else width,
         label_visibility="visible" if is_list else "collapsed",
     )
     return text or ""
@@ -228,11 +231,15 @@ def _reset(keys: ChoiceKeys, parameter: Choice) -> None:
 def _read_list_page(keys: ChoiceKeys, read: Callable[[int], EpisodePage]) -> EpisodePage:
     """Read the selected page, or the last one if there are fewer pages. `read` takes the offset."""
     number = keys.page.read() or 1
-    page = read((number - 1) * LISTED)
-    last = max(1, -(-page.total // LISTED))
-    if number <= last:
+    page = read((number - 1) * EPISODES_PER_PAGE)
+    n_pages = _count_pages(page)
+    if number <= n_pages:
         return page
-    return read((keys.page.read_page(last) - 1) * LISTED)
+    return read((keys.page.read_page(n_pages) - 1) * EPISODES_PER_PAGE)
+
+
+def _count_pages(page: EpisodePage) -> int:
+    return max(1, ceil(page.total / EPISODES_PER_PAGE))
 
 
 def _show_empty(message: DeltaGenerator, text: str, advice: str) -> None:
@@ -242,16 +249,17 @@ def _show_empty(message: DeltaGenerator, text: str, advice: str) -> None:
 
 def _show_count(keys: ChoiceKeys, page: EpisodePage) -> None:
     """Draw the number of episodes and the page numbers of a list."""
-    n_pages = max(1, -(-page.total // LISTED))
+    n_pages = _count_pages(page)
     number = st.pagination(**keys.page.bind_pages(n_pages), max_visible_pages=3) if n_pages > 1 else 1
-    first = (number - 1) * LISTED + 1
-    rows = f"{format_count(first)}–{format_count(first + len(page.frame) - 1)} of " if n_pages > 1 else ""
-    count = (
-        f"{format_count(page.total)} of {format_count(page.recorded)} episodes match"
-        if page.total < page.recorded
-        else f"{format_count(page.recorded)} episodes"
-    )
-    st.caption(f"{rows}{count}.")
+    if page.total < page.recorded:
+        count = f"{format_count(page.total)} of {format_count(page.recorded)} episodes match"
+    else:
+        count = f"{format_count(page.recorded)} episodes"
+    if n_pages > 1:
+        first = (number - 1) * EPISODES_PER_PAGE + 1
+        last = first + len(page.frame) - 1
+        count = f"{format_count(first)}–{format_count(last)} of {count}"
+    st.caption(f"{count}.")
 
 
 def _select(

@@ -22,7 +22,7 @@ from app.ui import data, messages, view
 from app.ui.live import controls
 from app.ui.memory import atlas, snapshot_map, traces
 from app.ui.page_state import START, Choice, Flag
-from app.ui.replay.episode_choice import FIRST, SECOND, TRAINING, choose
+from app.ui.replay.episode_choice import FIRST, SECOND, TRAINING, choose_episode
 from app.ui.widgets import canvas, config_form, files, pin, run_picker
 from emtc_core.errors import EmtcError
 from emtc_core.install import get_install_command
@@ -38,13 +38,15 @@ from storage.queries.memory import list_snapshots
 from storage.queries.run_search import RunFilter, run_names
 from storage.runs.rows import RunRow, find_run
 
-LISTED = 100
-"""Runs in the choice of the second episode's run."""
-_MAP_ON = Flag("atlas", "replay")
+MAX_LISTED_RUNS = 100
+"""Maximum number of runs in the choice of the second episode's run."""
+_HAS_MAP = Flag("atlas", "replay")
 _SECOND_RUN = Choice("beside_run", "replay")
 """Run of the second episode."""
 _frame = component("emtc_lab_frame", js=read_asset("frame.js"))
-_ON, _NOTE = "beside_on", "extremes_note"
+# Keys of the session state:
+_IS_PAIR = "beside_on"
+_EXTREMES_NOTE = "extremes_note"
 _COMPARE_HELP = "Two episodes with one time cursor. The second may be of another run."
 _BEST_HELP = "Adds the training episode with the highest return, of those that can be replayed"
 _EXTREMES_HELP = (
@@ -66,80 +68,82 @@ def show(run: RunRow) -> None:
     if (is_default or view.bundle() is not None) and _show_if_none_stored(run):
         return
     if SECOND.is_in_url():
-        st.session_state[_ON] = True
+        st.session_state[_IS_PAIR] = True
     tools = st.container(key="replay_tools", horizontal=True, vertical_alignment="center", gap="small")
-    if st.session_state.get(_ON) or _MAP_ON.read():
-        bar, stage = st.container(horizontal=True, vertical_alignment="center"), st.container(gap="xsmall")
+    if st.session_state.get(_IS_PAIR) or _HAS_MAP.read():
+        bar = st.container(horizontal=True, vertical_alignment="center")
+        stage = st.container(gap="xsmall")
         is_list = False
     else:
         with st.container(key="replay_columns", horizontal=True, gap="medium"):
-            bar, stage = st.container(key="replay_list", gap="small"), st.container(gap="xsmall")
+            bar = st.container(key="replay_list", gap="small")
+            stage = st.container(gap="xsmall")
         is_list = True
     with stage:
         try:
-            first = choose(run, bar, FIRST, is_list=is_list)
-            second = _choose_second(run) if first is not None and _is_second_on(run, tools) else None
+            first = choose_episode(run, bar, FIRST, is_list=is_list)
+            if first is None:
+                return
+            second = _choose_second(run) if _show_pair_controls(run, tools) else None
         except EmtcError as exc:
             messages.error(exc)
-            return
-        if first is None:
             return
         has_map = False
         if first.is_training and len(data.cached(list_snapshots, ttl=2)(run.id)):
             with tools:
-                has_map = st.toggle("Show on memory map", **_MAP_ON.bind(), help=_MAP_HELP)
+                has_map = st.toggle("Show on memory map", **_HAS_MAP.bind(), help=_MAP_HELP)
         if second is not None:
-            _play_both(run, first, second, tools, has_map=has_map)
+            _show_pair(run, first, second, tools, has_map=has_map)
         else:
-            _play(run, first, tools, has_map=has_map)
+            _show_single(run, first, tools, has_map=has_map)
 
 
 def _show_if_none_stored(run: RunRow) -> bool:
-    """Draw which other runs can be replayed if this one cannot; return whether this was drawn."""
+    """If this run has no episode to replay, draw links to runs that have some. Return whether they were drawn."""
     if data.cached(find_replayable_episodes, ttl=10)(run.id):
         return False
     if data.cached(find_playbacks, ttl=2)(run.id, limit=1).recorded:
         return False
     run_ids = data.cached(list_replayable_runs, ttl=60)()
-    place = "bundle" if view.bundle() is not None else "database"
+    source = "bundle" if view.bundle() is not None else "database"
     has_outcomes = data.cached(find_episodes, ttl=2)(run.id, limit=1).recorded
     messages.empty(
-        f"This {place} contains only the outcomes of this run's episodes, not their states."
+        f"This {source} contains only the outcomes of this run's episodes, not their states."
         if has_outcomes
-        else f"This {place} contains no episodes of this run.",
-        f"Runs of the {place} with episodes to replay:" if run_ids else "The same is true of its other runs.",
+        else f"This {source} contains no episodes of this run.",
+        f"Runs of the {source} with episodes to replay:" if run_ids else "The same is true of its other runs.",
     )
     run_picker.show_run_links("replay", run_ids)
     return True
 
 
-def _is_second_on(run: RunRow, tools: DeltaGenerator) -> bool:
-    """Draw the switch and the buttons for a second episode; return whether there is one."""
+def _show_pair_controls(run: RunRow, tools: DeltaGenerator) -> bool:
+    """Draw the switch and the buttons for a second episode; return whether the switch is on."""
 
-    def toggled() -> None:
-        if not st.session_state[_ON]:
+    def on_toggle() -> None:
+        if not st.session_state[_IS_PAIR]:
             _clear_second()
 
     with tools:
-        is_on = st.toggle("Compare", key=_ON, on_change=toggled, help=_COMPARE_HELP)
+        is_pair = st.toggle("Compare", key=_IS_PAIR, on_change=on_toggle, help=_COMPARE_HELP)
         st.button("Compare with best", key="beside_best", on_click=_compare_with_best, args=(run,), help=_BEST_HELP)
         st.button("Best vs worst", key="extremes", on_click=_compare_extremes, args=(run,), help=_EXTREMES_HELP)
-    if note := st.session_state.pop(_NOTE, ""):
+    if note := st.session_state.pop(_EXTREMES_NOTE, ""):
         st.toast(note, icon=":material/compare:")
-    return is_on
+    return is_pair
 
 
 def _choose_second(run: RunRow) -> Replay | None:
     """Draw the choice of the second episode and read it."""
     bar = st.container(horizontal=True, vertical_alignment="center")
-    return choose(_choose_second_run(run, bar), bar, SECOND)
+    return choose_episode(_choose_second_run(run, bar), bar, SECOND)
 
 
 def _choose_second_run(run: RunRow, bar: DeltaGenerator) -> RunRow:
     """Draw the choice of the second episode's run. The URL names it if it is not the page's run."""
-    names, _ = data.cached(run_names, ttl=2)(RunFilter(), limit=LISTED)
+    names, _ = data.cached(run_names, ttl=2)(RunFilter(), limit=MAX_LISTED_RUNS)
     replayable_runs = data.cached(list_replayable_runs, ttl=60)()
-    names = dict(sorted(names.items(), key=lambda item: item[0] not in replayable_runs))
+    names = dict(sorted(names.items(), key=lambda item: item[0] not in replayable_runs))  # those with episodes first
     prefix = _SECOND_RUN.read()
     try:
         second = find_run(data.database(), prefix or run.id)
@@ -162,8 +166,8 @@ def _choose_second_run(run: RunRow, bar: DeltaGenerator) -> RunRow:
 
 def _clear_episode() -> None:
     """Remove the number of the second episode from the URL. The next one is the default of the list."""
-    for parameter in (SECOND.episode, SECOND.play):
-        parameter.write(None)
+    SECOND.episode.write(None)
+    SECOND.play.write(None)
 
 
 def _clear_second() -> None:
@@ -177,10 +181,10 @@ def _find_extremes(run: RunRow) -> Extremes | None:
     try:
         extremes = data.cached(find_extremes, ttl=10)(run.id)
     except EmtcError as exc:
-        st.session_state[_NOTE] = str(exc)
+        st.session_state[_EXTREMES_NOTE] = str(exc)
         return None
     if extremes is None:
-        st.session_state[_NOTE] = _NO_EXTREMES
+        st.session_state[_EXTREMES_NOTE] = _NO_EXTREMES
     return extremes
 
 
@@ -189,7 +193,7 @@ def _compare_with_best(run: RunRow) -> None:
         return
     _clear_second()
     SECOND.source.write(TRAINING)
-    SECOND.find.write(None)
+    SECOND.search.write(None)
     SECOND.episode.write(extremes.highest)
 
 
@@ -201,28 +205,26 @@ def _compare_extremes(run: RunRow) -> None:
     START.write(None)
     for keys in (FIRST, SECOND):
         keys.source.write(TRAINING)
-        keys.find.write(None)
+        keys.search.write(None)
     FIRST.episode.write(extremes.best)
     SECOND.episode.write(extremes.worst)
-    st.session_state[_NOTE] = _describe_extremes(extremes)
+    st.session_state[_EXTREMES_NOTE] = _describe_extremes(extremes)
 
 
 def _describe_extremes(extremes: Extremes) -> str:
     best = f"{format_count(extremes.best)} (return {format_number(extremes.best_return)})"
     worst = f"{format_count(extremes.worst)} (return {format_number(extremes.worst_return)})"
-    if extremes.n_replayable < extremes.n_recorded:
-        n = f"{format_count(extremes.n_replayable)} of {format_count(extremes.n_recorded)}"
-        group = f"Of the {n} episodes that can be replayed, "
-    else:
-        group = ""
     if extremes.node is not None:
         text = f"episodes {best} and {worst} differ most in return among those that began in one node of the memory."
     else:
         text = f"episode {best} has the highest return, episode {worst} the lowest."
-    return group + text if group else f"{text[0].upper()}{text[1:]}"
+    if extremes.n_replayable < extremes.n_recorded:
+        n = f"{format_count(extremes.n_replayable)} of {format_count(extremes.n_recorded)}"
+        return f"Of the {n} episodes that can be replayed, {text}"
+    return f"{text[0].upper()}{text[1:]}"
 
 
-def _play(run: RunRow, replay: Replay, tools: DeltaGenerator, *, has_map: bool) -> None:
+def _show_single(run: RunRow, replay: Replay, tools: DeltaGenerator, *, has_map: bool) -> None:
     start = START.read() or 0
     with tools:
         _show_save([replay], start=start)
@@ -255,7 +257,7 @@ def _show_repeat_button(run_id: str, episode: int) -> None:
         controls.show_requests(run)
 
 
-def _play_both(run: RunRow, first: Replay, second: Replay, tools: DeltaGenerator, *, has_map: bool) -> None:
+def _show_pair(run: RunRow, first: Replay, second: Replay, tools: DeltaGenerator, *, has_map: bool) -> None:
     start = START.read() or 0
     replays = add_run_names([first, second])
     chart = join_values([replay.side for replay in replays])
@@ -284,9 +286,10 @@ def _show_map(run: RunRow, replay: Replay, second: Replay | None = None) -> None
             memory_map, replay.trajectory, second.trajectory if second is not None and has_second_path else None
         )
         atlas.show_marks(channel=snapshot_map.FIRST.channel, selected=None, paths=paths, every=traces.EVERY, seek=True)
-        if not any(place for path in paths for place in path["places"]):
-            place = "this snapshot" if memory_map.snapshot.whole is None else "this sample of the memory"
-            st.caption(f"No state of this episode is in {place}. Choose another snapshot.")
+        has_positions = any(position for path in paths for position in path["places"])
+        if not has_positions:
+            source = "this snapshot" if memory_map.snapshot.whole is None else "this sample of the memory"
+            st.caption(f"No state of this episode is in {source}. Choose another snapshot.")
 
 
 @st.fragment

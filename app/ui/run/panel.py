@@ -4,6 +4,7 @@ At the end, the use of the machine over time: processor, memory and GPU.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -49,7 +50,7 @@ def show(run: RunRow) -> None:
         st.error(escape_markdown(run.error), icon=":material/error:")
     with st.container(key="run_facts", horizontal=True, gap="large"):
         with st.container():
-            _show_facts(run)
+            _show_properties(run)
         with st.container():
             _show_code(run)
     _show_policies(run)
@@ -62,31 +63,31 @@ def show(run: RunRow) -> None:
 
 def tabulate_policies(frame: pd.DataFrame) -> pd.DataFrame:
     """Tabulate policy evaluations for the page, newest first."""
-    rows = frame.sort_values("id", ascending=False)
-    low, high = compute_score_interval(rows["win_rate"].to_numpy(), rows["distinct"].to_numpy())
-    intervals = [
-        f"{format_percent(a, 1)} to {format_percent(b, 1)}" for a, b in zip(low.tolist(), high.tolist(), strict=True)
-    ]
-    changes = [", ".join(f"{key} = {write_value(value)}" for key, value in row.items()) for row in rows["settings"]]
-    returns = zip(rows["return_mean"], rows["return_std"], strict=True)
-    return pd.DataFrame(
-        {
-            "Checkpoint": [f"{format_count(step)} env steps" for step in rows["env_step"]],
-            "Episodes": [f"{n} ({k} differ)" for n, k in zip(rows["episodes"], rows["distinct"], strict=True)],
-            "Win rate": [format_percent(rate, 1) for rate in rows["win_rate"]],
-            "95 % interval": intervals,
-            "Return": [f"{format_number(mean)} ± {format_number(std)}" for mean, std in returns],
-            "Length": [format_number(length) for length in rows["length_mean"]],
-            "Seed": rows["seed"].tolist(),
-            "Game": [change or "as in training" for change in changes],
-            "Made": [format_time(at) for at in rows["created_at"]],
-        }
-    )
+    newest_first = frame.sort_values("id", ascending=False)
+    lows, highs = compute_score_interval(newest_first["win_rate"].to_numpy(), newest_first["distinct"].to_numpy())
+    rows: list[dict[str, Any]] = []
+    for row, low, high in zip(data.rows_of(newest_first), lows.tolist(), highs.tolist(), strict=True):
+        changed_settings = [f"{key} = {write_value(value)}" for key, value in row["settings"].items()]
+        rows.append(
+            {
+                "Checkpoint": f"{format_count(row['env_step'])} env steps",
+                "Episodes": f"{row['episodes']} ({row['distinct']} differ)",
+                "Win rate": format_percent(row["win_rate"], 1),
+                "95 % interval": f"{format_percent(low, 1)} to {format_percent(high, 1)}",
+                "Return": f"{format_number(row['return_mean'])} ± {format_number(row['return_std'])}",
+                "Length": format_number(row["length_mean"]),
+                "Seed": row["seed"],
+                "Game": ", ".join(changed_settings) or "as in training",
+                "Made": format_time(row["created_at"]),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def describe_code(run: RunRow) -> str:
     """Write which version trained a run, or from which file it was imported."""
-    if isinstance(origin := run.versions.get(IMPORTED), dict):
+    origin = run.versions.get(IMPORTED)
+    if isinstance(origin, dict):
         return f"another program; imported as {origin.get('format')} from {origin.get('source')}"
     version = run.versions.get("emtc_lab")
     return f"EMTC Lab {version}" if version else "not stored"
@@ -96,10 +97,10 @@ def _show_actions(run: RunRow) -> None:
     """Draw the button that clones the run, and the form for its name, tags and note."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         is_imported = imported_label(run.config) is not None
+        help_text = "Opens the Launch form with all settings of this run. You can change them before you start."
         if st.button(
             "Clone in Launch", icon=":material/content_copy:", key="clone_run", disabled=is_imported,
-            help=_NO_CLONE if is_imported else
-            "Opens the Launch form with all settings of this run. You can change them before you start.",
+            help=_NO_CLONE if is_imported else help_text,
         ):  # fmt: skip
             name = f"Clone of {run.name.removeprefix('Clone of ')}"
             st.switch_page("../pages/launch.py", query_params=make_texts(run.config, name=name))
@@ -114,24 +115,28 @@ def _show_actions(run: RunRow) -> None:
 
 def _show_labels_form(run: RunRow) -> None:
     is_disabled = not messages.may_act()
-    name, tags, note = f"run-name-{run.id}", f"run-tags-{run.id}", f"run-note-{run.id}"
-    config_form.set_to_stored({name: run.name, tags: list(run.tags), note: run.notes})
-    st.text_input("Name", key=name, max_chars=200, disabled=is_disabled, persist_state="session")
+    name_key, tags_key, note_key = f"run-name-{run.id}", f"run-tags-{run.id}", f"run-note-{run.id}"
+    config_form.set_to_stored({name_key: run.name, tags_key: list(run.tags), note_key: run.notes})
+    st.text_input("Name", key=name_key, max_chars=200, disabled=is_disabled, persist_state="session")
     all_tags = data.cached(list_filter_options, ttl=5)("all").tags
     st.multiselect(
-        "Tags", sorted({*all_tags, *run.tags}), key=tags, accept_new_options=True,
+        "Tags", sorted({*all_tags, *run.tags}), key=tags_key, accept_new_options=True,
         placeholder="Select or type a tag", disabled=is_disabled, persist_state="session",
     )  # fmt: skip
-    st.text_area("Note", key=note, max_chars=LONGEST_NOTE, height=110, disabled=is_disabled, persist_state="session")
+    st.text_area(
+        "Note", key=note_key, max_chars=LONGEST_NOTE, height=110, disabled=is_disabled, persist_state="session"
+    )
     st.button("Save", disabled=is_disabled, key="run-keep", on_click=_save_labels, args=(run,))
 
 
 def _save_labels(run: RunRow) -> None:
-    tags = set(st.session_state[f"run-tags-{run.id}"])
-    name, note = st.session_state[f"run-name-{run.id}"], st.session_state[f"run-note-{run.id}"]
+    name = str(st.session_state[f"run-name-{run.id}"] or "")
+    note = str(st.session_state[f"run-note-{run.id}"] or "")
+    new_tags = set(st.session_state[f"run-tags-{run.id}"])
+    former_tags = set(run.tags)
     try:
-        edit_run(data.database(), run.id, name=str(name or ""), notes=str(note or ""))
-        tag_runs(data.database(), [run.id], add=sorted(tags - set(run.tags)), remove=sorted(set(run.tags) - tags))
+        edit_run(data.database(), run.id, name=name, notes=note)
+        tag_runs(data.database(), [run.id], add=sorted(new_tags - former_tags), remove=sorted(former_tags - new_tags))
     except EmtcError as exc:
         st.session_state[_SAVE_RESULT] = exc
     else:
@@ -139,8 +144,9 @@ def _save_labels(run: RunRow) -> None:
     st.cache_data.clear()
 
 
-def _show_facts(run: RunRow) -> None:
-    facts = {
+def _show_properties(run: RunRow) -> None:
+    """Draw the table with progress, results, times, machine, code and related runs."""
+    properties = {
         "Steps": f"{format_count(run.env_steps)} of {format_count(run.target_steps)} env steps",
         "Last evaluation": f"greedy win rate {format_percent(run.win_rate)}, return {format_number(run.return_mean)}, "
         f"μ̄_w {format_number(run.mu_w)}",
@@ -152,7 +158,10 @@ def _show_facts(run: RunRow) -> None:
         "Family": _link_family(run),
         "Resumed": controls.describe_resumes(list_resumes(data.database(), run.id)) or "Never.",
     }
-    rows = [f"| {name} | {text if name == 'Family' else escape_markdown(text)} |" for name, text in facts.items()]
+    rows: list[str] = []
+    for name, text in properties.items():
+        cell = text if name == "Family" else escape_markdown(text)  # the family is links
+        rows.append(f"| {name} | {cell} |")
     st.markdown("\n".join([rows[0], "|---|---|", *rows[1:]]))
 
 
@@ -176,18 +185,19 @@ def _link_family(run: RunRow) -> str:
 
 def _show_code(run: RunRow) -> None:
     """Draw the command that repeats the run and its versions; for an imported run, its origin."""
-    if (label := imported_label(run.config)) is not None:
-        st.info(
-            escape_markdown(f"Imported ({label}): trained by another program. {_NO_CLONE}"), icon=":material/input:"
-        )
+    label = imported_label(run.config)
+    if label is not None:
+        text = f"Imported ({label}): trained by another program. {_NO_CLONE}"
+        st.info(escape_markdown(text), icon=":material/input:")
     else:
         st.markdown("**Command that repeats this run**")
         st.code(write_command(make_texts(run.config)), language=None, wrap_lines=True)
     if run.versions:
         st.caption(f"Versions: {escape_markdown(list_libraries(run.versions))}")
-        if text := run_data.read_code_changes(run):
+        changes = run_data.read_code_changes(run)
+        if changes:
             with st.expander("Uncommitted changes", icon=":material/difference:"):
-                st.code(text, language="diff", height=320)
+                st.code(changes, language="diff", height=320)
     if run.tags:
         st.markdown(" ".join(f":blue-badge[{escape_markdown(tag)}]" for tag in run.tags))
     if run.notes:

@@ -24,6 +24,8 @@ _OTHER_RUN = Choice("beside", "run")
 _LISTED = Choice("list", "run")
 ALL, NOT_PRESET, NOT_OTHER = "all", "preset", "other"
 _ABSENT = "–"
+_MAX_LISTED = 200
+"""Number of the newest runs that are listed under *Compare with*."""
 
 
 def show(run: RunRow) -> None:
@@ -38,14 +40,16 @@ def show(run: RunRow) -> None:
         other_run = _choose_other_run(run)
     rows = make_rows(settings, defaults, flatten_tree(other_run.config) if other_run else None)
     column = _choose_rows(rows, other_run)
-    listed_rows = find_rows(rows.loc[rows[column], :] if column else rows, text or "")
+    if column:
+        rows = rows.loc[rows[column], :]
+    listed_rows = search_rows(rows, text or "")
     preset = str(settings.get("preset", "paper"))
     if not defaults:
         st.caption(f"This version does not have the preset {escape_markdown(preset)} for this map.")
     if not len(listed_rows):
         messages.empty("No setting matches.", "Remove a word, or list all settings.")
         return
-    _draw(listed_rows, preset, other_run)
+    _draw_table(listed_rows, preset, other_run)
 
 
 def make_rows(
@@ -62,14 +66,15 @@ def make_rows(
         One row for each setting. The columns `preset` and `other` are True if the value differs from them.
     """
     infos = {info.key: info for info in describe_fields()}
-    keys = [*infos, *(key for key in {**settings, **(other or {})} if key not in infos)]
+    stored_keys = {**settings, **(other or {})}
+    declared = [key for key in infos if key in stored_keys]
+    undeclared = [key for key in stored_keys if key not in infos]
     rows = []
-    for key in keys:
-        if key not in settings and key not in (other or {}):
-            continue
-        info, value = infos.get(key), _write(settings, key)
-        preset_value = _write(defaults, key) if defaults and key not in IDENTITY else ""
-        other_value = _write(other, key) if other is not None else ""
+    for key in [*declared, *undeclared]:
+        info = infos.get(key)
+        value = _format_value(settings, key)
+        preset_value = _format_value(defaults, key) if defaults and key not in IDENTITY else ""
+        other_value = _format_value(other, key) if other is not None else ""
         rows.append(
             {
                 "Setting": key,
@@ -85,7 +90,7 @@ def make_rows(
     return pd.DataFrame(rows)
 
 
-def find_rows(rows: pd.DataFrame, text: str) -> pd.DataFrame:
+def search_rows(rows: pd.DataFrame, text: str) -> pd.DataFrame:
     """Select the rows that contain every word of a text."""
     texts = rows[["Setting", "Value", "Unit", "Meaning"]].agg(" ".join, axis=1).str.lower()
     matches = pd.Series(True, index=rows.index)
@@ -94,15 +99,17 @@ def find_rows(rows: pd.DataFrame, text: str) -> pd.DataFrame:
     return rows.loc[matches, :]
 
 
-def _write(settings: Mapping[str, Value], key: str) -> str:
-    return (format_argument(settings[key]) or "not set") if key in settings else _ABSENT
+def _format_value(settings: Mapping[str, Value], key: str) -> str:
+    if key not in settings:
+        return _ABSENT
+    return format_argument(settings[key]) or "not set"
 
 
 def _choose_other_run(run: RunRow) -> RunRow | None:
     """Draw the choice of the run to compare with."""
-    names, _ = data.cached(run_names, ttl=2)(RunFilter(visibility="all"), limit=200)
-    names = names | data.cached(find_run_names, ttl=5)(_OTHER_RUN.list_texts())
-    names = {run_id: name for run_id, name in names.items() if run_id != run.id}
+    listed_names, _ = data.cached(run_names, ttl=2)(RunFilter(visibility="all"), limit=_MAX_LISTED)
+    names = listed_names | data.cached(find_run_names, ttl=5)(_OTHER_RUN.list_texts())
+    names.pop(run.id, None)
     if not names:
         return None
     other_id = st.selectbox(
@@ -140,11 +147,13 @@ def _choose_rows(rows: pd.DataFrame, other_run: RunRow | None) -> str:
     return "" if column in (None, ALL) else str(column)
 
 
-def _draw(rows: pd.DataFrame, preset: str, other_run: RunRow | None) -> None:
-    marks = [
-        " ".join(mark for mark, differs in (("≠ preset", a), ("≠ other", b)) if differs)
-        for a, b in zip(rows[NOT_PRESET], rows[NOT_OTHER], strict=True)
-    ]
+def _draw_table(rows: pd.DataFrame, preset: str, other_run: RunRow | None) -> None:
+    marks: list[str] = []
+    for differs_from_preset, differs_from_other in zip(rows[NOT_PRESET], rows[NOT_OTHER], strict=True):
+        marks_of_row = ["≠ preset"] if differs_from_preset else []
+        if differs_from_other:
+            marks_of_row.append("≠ other")
+        marks.append(" ".join(marks_of_row))
     config = st.column_config
     st.dataframe(
         rows.assign(Mark=marks),
