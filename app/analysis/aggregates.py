@@ -36,13 +36,6 @@ MAX_POINTS = 500
 """Maximum number of points of the common grid of several seeds; a longer grid is thinned."""
 
 
-class Curve(NamedTuple):
-    """Curve of one seed: values [T] at env steps [T], ascending."""
-
-    steps: Values
-    values: Values
-
-
 class Summary(NamedTuple):
     """Center over seeds and the edges of its band; the edges are None without a band."""
 
@@ -119,22 +112,25 @@ def explain_small_samples(aggregation: Aggregation | None, counts: Iterable[int]
     return "The interquartile mean of 2 or 3 seeds is their mean; of 4 seeds it is their median."
 
 
-def interpolate_to_common_grid(curves: Sequence[Curve]) -> tuple[Values, Values]:
-    """Interpolate the curves of several seeds linearly onto one grid of env steps.
+def interpolate_to_common_grid(curves: Sequence[tuple[Values, Values]]) -> tuple[Values, Values]:
+    """Interpolate the curves of several seeds linearly onto one grid of x.
+
+    Args:
+        curves: x and values of each seed, with ascending x.
 
     Returns:
-        Env steps [T] and values [seeds, T]. The grid has every env step at which any seed was measured within the range
-        that all seeds have, thinned to at most `MAX_POINTS`. T is 0 if the seeds have no common range.
+        x [T] and values [seeds, T]. The grid has every x at which any seed was measured within the range that all seeds
+        have, thinned to at most `MAX_POINTS`. T is 0 if the seeds have no common range.
     """
-    if not curves or any(not len(curve.steps) for curve in curves):
+    if not curves or any(not len(x) for x, _ in curves):
         return np.empty(0), np.empty((len(curves), 0))
-    steps = np.unique(np.concatenate([curve.steps for curve in curves]))
-    first = max(curve.steps[0] for curve in curves)
-    last = min(curve.steps[-1] for curve in curves)
-    steps = steps[(steps >= first) & (steps <= last)]
-    if len(steps) > MAX_POINTS:
-        steps = steps[np.linspace(0, len(steps) - 1, MAX_POINTS).round().astype(int)]
-    return steps, np.stack([np.interp(steps, *curve) for curve in curves])
+    grid = np.unique(np.concatenate([x for x, _ in curves]))
+    first = max(x[0] for x, _ in curves)
+    last = min(x[-1] for x, _ in curves)
+    grid = grid[(grid >= first) & (grid <= last)]
+    if len(grid) > MAX_POINTS:
+        grid = grid[np.linspace(0, len(grid) - 1, MAX_POINTS).round().astype(int)]
+    return grid, np.stack([np.interp(grid, x, values) for x, values in curves])
 
 
 def trailing_mean(x: Values, y: Values, window: float, n: Values | None = None) -> Values:
@@ -169,12 +165,13 @@ def compute_band(values: Values, aggregation: Aggregation, scale: BinomialScale 
     return values.min(axis=0), values.max(axis=0)
 
 
-def compute_mu_w(curve: Curve, at: Values | None = None) -> Values:
+def compute_mu_w(steps: Values, values: Values, at: Values | None = None) -> Values:
     """Compute the time average of one seed's win rate from its first evaluation to t (normalized area under the curve).
 
     Args:
-        curve: Win rate in [0, 1] over env steps.
-        at: Env steps t; default: the env steps of the curve.
+        steps: Env steps of the evaluations [T], ascending.
+        values: Win rate in [0, 1] at these env steps [T].
+        at: Env steps t; default: `steps`.
 
     Returns:
         mu_w at each t; NaN before the first evaluation and after the last.
@@ -182,7 +179,6 @@ def compute_mu_w(curve: Curve, at: Values | None = None) -> Values:
     Source: (1/t) integral of the win rate by the trapezoid rule. Time counts from the first evaluation, which
     follows the first training round, so that a constant win rate c has mu_w = c at every t.
     """
-    steps, values = curve
     t = steps if at is None else np.asarray(at, np.float64)
     if not len(steps):
         return np.full(len(t), np.nan)
@@ -193,8 +189,3 @@ def compute_mu_w(curve: Curve, at: Values | None = None) -> Values:
     elapsed = t - steps[0]
     mean = np.divide(area, elapsed, out=value_at_t.copy(), where=elapsed > 0)
     return np.where((t < steps[0]) | (t > steps[-1]), np.nan, mean)
-
-
-def compute_mu_w_curve(curve: Curve) -> Curve:
-    """Compute mu_w of one seed at each of its env steps."""
-    return Curve(curve.steps, compute_mu_w(curve))

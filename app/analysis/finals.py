@@ -6,15 +6,14 @@ budget. This module computes both numbers of a run, the binomial scale that thei
 sentences of captions about them.
 """
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from app.analysis.aggregates import Curve
+from app.analysis.aggregates import compute_mu_w
+from app.analysis.curves import ComparedRun, Curves, format_range
 from app.analysis.intervals import BinomialScale, Values
 from app.analysis.quantities import WIN_RATE, Quantity
-from app.analysis.series import Comparison, SeedRun
 
 FinalRule = Literal["last-tenth", "last"]
 FINAL_RULES: tuple[FinalRule, ...] = get_args(FinalRule)
@@ -52,38 +51,67 @@ class Falls(NamedTuple):
         return self.falls / self.after if self.after else np.nan
 
 
-def select_last_tenth(seed: SeedRun) -> Values:
-    """Select the evaluations after nine tenths of the budget."""
-    if not seed.budget:
-        return np.empty(0)
-    return seed.curve.values[10 * seed.curve.steps > 9 * seed.budget]
-
-
-def compute_final_rate(seed: SeedRun, rule: FinalRule) -> float:
+def compute_final_rate(steps: Values, values: Values, *, budget: int, rule: FinalRule) -> float:
     """Compute the win rate at the end of a run; NaN without an evaluation.
 
     A run without an evaluation in the last tenth of its budget gets the win rate of its last evaluation;
-    `list_runs_without_last_tenth`
-    lists these runs.
+    `list_runs_without_last_tenth` lists these runs.
+
+    Args:
+        steps: Env steps of the evaluations [T], ascending.
+        values: Win rates of the evaluations [T].
+        budget: Env steps at which the run is compared.
+        rule: Which number is the final one.
     """
-    values = select_last_tenth(seed) if rule == LAST_TENTH else seed.curve.values[-1:]
-    if not len(values):
-        values = seed.curve.values[-1:]
-    return round(float(values.mean()), _DIGITS) if len(values) else np.nan
+    selected = _select_last_tenth(steps, values, budget) if rule == LAST_TENTH else values[-1:]
+    if not len(selected):
+        selected = values[-1:]
+    return round(float(selected.mean()), _DIGITS) if len(selected) else np.nan
 
 
-def compute_final_rates(seeds: Sequence[SeedRun], rule: FinalRule) -> Values:
+def compute_final_rates(curves: Curves, rule: FinalRule) -> Values:
     """Compute the win rate at the end of each run."""
-    return np.array([compute_final_rate(seed, rule) for seed in seeds], np.float64)
+    finals = []
+    for run in curves.runs:
+        points = curves.get_points(run.id)
+        finals.append(compute_final_rate(points.env_step, points.value, budget=run.budget, rule=rule))
+    return np.array(finals, np.float64)
 
 
-def count_falls(curve: Curve) -> Falls | None:
+def compute_mu_w_at(curves: Curves, *, fraction: float) -> Values:
+    """Compute mu_w of each run at a fraction of its training length; NaN if the run has not reached it.
+
+    For a result whose last evaluation was a little before its last step, mu_w at that evaluation is returned.
+    """
+    averages = np.full(curves.n, np.nan)
+    for index, run in enumerate(curves.runs):
+        points = curves.get_points(run.id)
+        if len(points.env_step):
+            t = fraction * run.training_length
+            if run.is_result:
+                t = min(t, float(points.env_step[-1]))
+            averages[index] = compute_mu_w(points.env_step, points.value, np.array([t]))[0]
+    return averages
+
+
+def count_falls(values: Values) -> Falls | None:
     """Count the evaluations below .5 after the first one of at least .9; None if no evaluation reaches .9."""
-    high = np.flatnonzero(curve.values >= HIGH_WIN_RATE)
+    high = np.flatnonzero(values >= HIGH_WIN_RATE)
     if not len(high):
         return None
-    after = curve.values[high[0] + 1 :]
+    after = values[high[0] + 1 :]
     return Falls(int((after < LOW_WIN_RATE).sum()), len(after))
+
+
+def _select_last_tenth(steps: Values, values: Values, budget: int) -> Values:
+    """Select the evaluations after nine tenths of the budget; none if the budget is unknown."""
+    return values[10 * steps > 9 * budget] if budget else np.empty(0)
+
+
+def _count_last_tenth(curves: Curves, run: ComparedRun) -> int:
+    """Count the evaluations of a run in the last tenth of its budget."""
+    points = curves.get_points(run.id)
+    return len(_select_last_tenth(points.env_step, points.value, run.budget))
 
 
 def define_falls(quantity: Quantity) -> str:
@@ -103,54 +131,47 @@ def name_final(rule: FinalRule, *, unit: str = "", quantity: Quantity = WIN_RATE
     return f"{get_final_title(rule, quantity)}{f' [{unit}]' if unit else ''} ({_define(rule, quantity)})"
 
 
-def define_final(seeds: Sequence[SeedRun], rule: FinalRule, *, unit: str = "", quantity: Quantity = WIN_RATE) -> str:
+def define_final(curves: Curves, rule: FinalRule, *, unit: str = "") -> str:
     """Define the final number of these runs, with the number of evaluations in the mean."""
-    name = f"{get_final_title(rule, quantity)}{f' [{unit}]' if unit else ''}"
-    counts = sorted({n for seed in seeds if (n := len(select_last_tenth(seed)))})
+    name = f"{get_final_title(rule, curves.measure)}{f' [{unit}]' if unit else ''}"
+    definition = f"{name}: {_define(rule, curves.measure)}"
+    counts = sorted({_count_last_tenth(curves, run) for run in curves.runs} - {0})
     if rule != LAST_TENTH or not counts:
-        n = ""
-    elif counts == [1]:
-        n = " (1 per run: the last)"
-    else:
-        n = f" ({counts[0]} per run)" if len(counts) == 1 else f" ({counts[0]} to {counts[-1]} per run)"
-    return f"{name}: {_define(rule, quantity)}{n}"
+        return definition
+    if counts == [1]:
+        return f"{definition} (1 per run: the last)"
+    return f"{definition} ({format_range(counts)} per run)"
 
 
-def caption_final(
-    seeds: Sequence[SeedRun],
-    rule: FinalRule,
-    *sentences: str,
-    unit: str = "",
-    quantity: Quantity = WIN_RATE,
-    comparison: Comparison,
-) -> str:
+def caption_final(curves: Curves, rule: FinalRule, *sentences: str, unit: str = "") -> str:
     """Write the caption of a table or figure of final numbers.
 
     Args:
-        seeds: The runs.
+        curves: The runs.
         rule: Which number is the final one.
         *sentences: Sentences between the definition and the list of runs without an evaluation in the last tenth.
         unit: Unit of the number.
-        quantity: The win rate.
-        comparison: The comparison, with the budget at which the runs are compared.
     """
-    without, note = list_runs_without_last_tenth(seeds, rule, quantity), comparison.quantity.note
-    definition = define_final(seeds, rule, unit=unit, quantity=quantity)
+    definition = define_final(curves, rule, unit=unit)
     first = f"{definition[:1].upper()}{definition[1:]}."
-    return " ".join(filter(None, (first, note, comparison.budget_note, *sentences, without)))
+    without = list_runs_without_last_tenth(curves, rule)
+    return " ".join(filter(None, (first, curves.measure.note, curves.budget_note, *sentences, without)))
 
 
-def list_runs_without_last_tenth(seeds: Sequence[SeedRun], rule: FinalRule, quantity: Quantity = WIN_RATE) -> str:
+def list_runs_without_last_tenth(curves: Curves, rule: FinalRule) -> str:
     """List the runs without an evaluation (or report) in the last tenth of their budget; empty if there are none."""
-    without = [seed for seed in seeds if not len(select_last_tenth(seed)) and len(seed.curve.steps)]
-    if rule != LAST_TENTH or not without:
+    if rule != LAST_TENTH:
         return ""
-    runs = "; ".join(
-        f"run {seed.id}, at {int(seed.curve.steps[-1]):,} of {seed.budget:,} env steps"
-        for seed in without[:_MAX_LISTED]
-    )
-    more = f"; and {len(without) - _MAX_LISTED} more" if len(without) > _MAX_LISTED else ""
-    article, point = ("an", "evaluation") if quantity.is_evaluation else ("a", "report")
+    entries = []
+    for run in curves.runs:
+        steps = curves.get_points(run.id).env_step
+        if len(steps) and not _count_last_tenth(curves, run):
+            entries.append(f"run {run.id}, at {int(steps[-1]):,} of {run.budget:,} env steps")
+    if not entries:
+        return ""
+    runs = "; ".join(entries[:_MAX_LISTED])
+    more = f"; and {len(entries) - _MAX_LISTED} more" if len(entries) > _MAX_LISTED else ""
+    article, point = ("an", "evaluation") if curves.measure.is_evaluation else ("a", "report")
     return f"Runs without {article} {point} in the last tenth (their last {point} is used): {runs}{more}."
 
 
@@ -160,68 +181,67 @@ def _define(rule: FinalRule, quantity: Quantity) -> str:
     return meaning if quantity.key == WIN_RATE.key else f"{meaning}, each the {quantity.meaning}"
 
 
-def make_scale(seeds: Sequence[SeedRun], *, top: float = 1.0, evaluations: float | Values = 1) -> BinomialScale:
+def make_scale(curves: Curves, *, top: float = 1.0, evaluations: float | Values = 1) -> BinomialScale:
     """Return the binomial scale of win rates of these runs.
 
     Args:
-        seeds: The runs; the smallest number of episodes per evaluation among them is used.
+        curves: The runs; the smallest number of episodes per evaluation among them is used.
         top: Value of a win rate of 1: 1 for fractions, 100 for percent.
         evaluations: Number of evaluations in the mean of each value.
     """
-    return BinomialScale(top, min((get_eval_episodes(seed) for seed in seeds), default=DEFAULT_EPISODES) * evaluations)
+    episodes = min((get_eval_episodes(run) for run in curves.runs), default=DEFAULT_EPISODES)
+    return BinomialScale(top, episodes * evaluations)
 
 
 def make_final_scale(
-    seeds: Sequence[SeedRun], rule: FinalRule, *, top: float = 1.0, quantity: Quantity = WIN_RATE
+    curves: Curves, rule: FinalRule, *, top: float = 1.0, quantity: Quantity = WIN_RATE
 ) -> BinomialScale:
     """Return the binomial scale of the final win rates, with the smallest number of evaluations in any of the means.
 
     A report of the training win rate counts as one episode, the minimum that it can contain.
     """
-    counts = (max(1, len(select_last_tenth(seed))) if rule == LAST_TENTH else 1 for seed in seeds)
-    evaluations = min(counts, default=1)
-    return (
-        make_scale(seeds, top=top, evaluations=evaluations)
-        if quantity.counts_episodes
-        else BinomialScale(top, evaluations)
-    )
+    evaluations = 1
+    if rule == LAST_TENTH:
+        evaluations = min((max(1, _count_last_tenth(curves, run)) for run in curves.runs), default=1)
+    if not quantity.counts_episodes:
+        return BinomialScale(top, evaluations)
+    return make_scale(curves, top=top, evaluations=evaluations)
 
 
-def make_mu_w_scale(seeds: Sequence[SeedRun], steps: float | Values, quantity: Quantity = WIN_RATE) -> BinomialScale:
-    """Return the binomial scale of mu_w at env steps [T], the average of all evaluations or reports up to there."""
-    counts = [np.searchsorted(seed.curve.steps, steps, side="right") for seed in seeds]
+def make_mu_w_scale(curves: Curves, x: float | Values, quantity: Quantity = WIN_RATE) -> BinomialScale:
+    """Return the binomial scale of mu_w at x [T], the average of all evaluations or reports up to there."""
+    counts = [np.searchsorted(points.x, x, side="right") for points in curves.list_points()]
     evaluations = np.maximum(1.0, np.min(counts, axis=0))
-    return (
-        make_scale(seeds, evaluations=evaluations) if quantity.counts_episodes else BinomialScale(episodes=evaluations)
-    )
+    if not quantity.counts_episodes:
+        return BinomialScale(episodes=evaluations)
+    return make_scale(curves, evaluations=evaluations)
 
 
-def make_mu_w_scale_at_fraction(
-    seeds: Sequence[SeedRun], share: float = 1.0, quantity: Quantity = WIN_RATE
-) -> BinomialScale:
+def make_mu_w_scale_at_fraction(curves: Curves, fraction: float = 1.0, quantity: Quantity = WIN_RATE) -> BinomialScale:
     """Return the binomial scale of mu_w at a fraction of the training.
 
     Args:
-        seeds: The runs; the smallest number of evaluations among them is used.
-        share: Fraction of the training length.
+        curves: The runs; the smallest number of evaluations among them is used.
+        fraction: Fraction of the training length.
         quantity: The win rate.
     """
-    evaluations = max(1.0, share * min((len(seed.curve.steps) for seed in seeds), default=1))
-    return (
-        make_scale(seeds, evaluations=evaluations) if quantity.counts_episodes else BinomialScale(episodes=evaluations)
-    )
+    n_points = min((len(points.value) for points in curves.list_points()), default=1)
+    evaluations = max(1.0, fraction * n_points)
+    if not quantity.counts_episodes:
+        return BinomialScale(episodes=evaluations)
+    return make_scale(curves, evaluations=evaluations)
 
 
-def make_curve_scale(quantity: Quantity, seeds: Sequence[SeedRun], steps: Values) -> BinomialScale | None:
-    """Return the binomial scale of a quantity at env steps [T]; None if its values are not fractions."""
+def make_curve_scale(quantity: Quantity, curves: Curves, x: Values) -> BinomialScale | None:
+    """Return the binomial scale of a quantity at x [T]; None if its values are not fractions."""
     if not quantity.is_share:
         return None
     if quantity.is_time_average:
-        return make_mu_w_scale(seeds, steps, quantity)
-    return make_scale(seeds) if quantity.counts_episodes else BinomialScale()
+        return make_mu_w_scale(curves, x, quantity)
+    return make_scale(curves) if quantity.counts_episodes else BinomialScale()
 
 
-def get_eval_episodes(seed: SeedRun) -> float:
+def get_eval_episodes(run: ComparedRun) -> float:
     """Return the number of episodes per evaluation of a run."""
-    episodes = seed.settings.get("eval.episodes")
+    episodes = run.settings.get("eval.episodes")
     return float(episodes) if isinstance(episodes, int | float) and episodes > 0 else DEFAULT_EPISODES

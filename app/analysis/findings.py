@@ -12,12 +12,13 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from app.analysis.comparable import select_common_budget
+from app.analysis.curve_reader import read_curves, read_quantity, read_tables
+from app.analysis.curves import ComparedRun, Curves, regroup
 from app.analysis.format import format_run_count
 from app.analysis.intervals import BinomialScale
 from app.analysis.measures import MEASURES, Measure, Numbers, measure_runs
 from app.analysis.quantities import ROBUST, WIN_RATE
-from app.analysis.series import Comparison, SeedRun, get_seed, join_seeds, read_seeds
+from app.analysis.results import select_common_budget, select_results
 from app.analysis.significance import (
     MeanDifference,
     Verdict,
@@ -78,7 +79,7 @@ class StudyRuns:
 
     plan: StudyPlan
     rows: tuple[RunRow, ...]
-    comparison: Comparison
+    curves: Curves
     """The included runs with their greedy win rates."""
     missing: tuple[str, ...]
     """Planned runs that are not included, each with the reason."""
@@ -132,9 +133,9 @@ def read_study(db: Database, plan: StudyPlan, rows: Sequence[RunRow]) -> StudyRu
         plan: The plan.
         rows: All runs of its sweeps.
     """
-    comparison = select_common_budget(join_seeds(read_seeds(db, rows), final=True))
-    included_ids = {seed.id for seed in comparison.seeds}
-    included = [row for row in rows if row.id in included_ids]
+    greedy_rates = read_curves(read_tables(db, rows), WIN_RATE.key)
+    curves = select_common_budget(select_results(greedy_rates, final=True))
+    included = [row for row in rows if row.id in curves.run_ids]
     included_names = {row.name for row in included}
     by_name = {row.name: row for row in rows}
     planned_names = _list_planned_names(db, plan)
@@ -142,13 +143,13 @@ def read_study(db: Database, plan: StudyPlan, rows: Sequence[RunRow]) -> StudyRu
         f"{name}: {_describe_progress(by_name.get(name))}" for name in planned_names if name not in included_names
     ]
     commits = Counter(_get_commit(row) for row in included)
-    return StudyRuns(plan, tuple(rows), comparison, tuple(missing), len(planned_names), commits)
+    return StudyRuns(plan, tuple(rows), curves, tuple(missing), len(planned_names), commits)
 
 
 def measure_study(db: Database, study: StudyRuns) -> StudyFindings:
     """Compute the findings of one plan."""
     names = dict.fromkeys(name for claim in study.plan.claims for name in claim.measures)
-    numbers = measure_runs(db, study.rows, study.comparison.seeds, names)
+    numbers = measure_runs(db, study.rows, study.curves, names)
     findings: list[Finding] = []
     for claim in study.plan.claims:
         for pair in (*claim.pairs, *claim.other_pairs):
@@ -159,31 +160,30 @@ def measure_study(db: Database, study: StudyRuns) -> StudyFindings:
     return StudyFindings(**vars(study), findings=tuple(_adjust(findings)), samples=samples)
 
 
-def read_win_rates(db: Database, study: StudyRuns) -> list[Comparison]:
+def read_win_rates(db: Database, study: StudyRuns) -> list[Curves]:
     """Read the win rates of a study by task: robust on skirmish, greedy on other environments.
 
     The runs are those of the findings; for a task without finished runs, they are the unfinished ones. The task with
     the most runs is the first.
     """
-    included_ids = {seed.id for seed in study.comparison.seeds}
-    finished_tasks = set(study.comparison.tasks)
-    comparisons = []
+    included_ids = set(study.curves.run_ids)
+    finished_tasks = set(study.curves.tasks)
+    curves_by_task = []
     for is_skirmish, quantity in ((True, ROBUST), (False, replace(WIN_RATE, title="greedy win rate"))):
         rows = [row for row in study.rows if (row.env == "skirmish") == is_skirmish]
-        selected = []
-        for seed in read_seeds(db, rows, quantity):
-            is_only_unfinished = seed.task not in finished_tasks and len(seed.curve.steps) > 0
-            if seed.id in included_ids or is_only_unfinished:
-                selected.append(seed)
-        for task in dict.fromkeys(seed.task for seed in selected):
-            comparisons.append(join_seeds([seed for seed in selected if seed.task == task], quantity))
-    return sorted(comparisons, key=lambda comparison: (-len(comparison.seeds), comparison.tasks))
+        curves = read_quantity(read_tables(db, rows), quantity)
+        ids_by_task: dict[str, list[str]] = {}
+        for run in curves.runs:
+            is_only_unfinished = run.task not in finished_tasks and len(curves.get_points(run.id).value) > 0
+            if run.id in included_ids or is_only_unfinished:
+                ids_by_task.setdefault(run.task, []).append(run.id)
+        curves_by_task += [select_results(regroup(curves, run_ids)) for run_ids in ids_by_task.values()]
+    return sorted(curves_by_task, key=lambda curves: (-curves.n, curves.tasks))
 
 
 def describe_samples(db: Database, study: StudyRuns) -> str:
     """Write of which part of the memories R² of H is computed; empty if all last snapshots are whole."""
-    run_ids = sorted(seed.id for seed in study.comparison.seeds)
-    snapshots = [list_snapshots(db, run_id).tail(1) for run_id in run_ids]
+    snapshots = [list_snapshots(db, run_id).tail(1) for run_id in sorted(study.curves.run_ids)]
     if not snapshots:
         return ""
     last = pd.concat(snapshots)
@@ -218,7 +218,7 @@ def _get_commit(row: RunRow) -> str:
 def _measure_claim(study: StudyRuns, claim: Claim, pair: Pair, measure: Measure, numbers: Numbers) -> list[Finding]:
     """Measure one pair of variants on each task, and pooled over the tasks if each has an interval."""
     findings = []
-    for task in study.comparison.tasks:
+    for task in study.curves.tasks:
         finding = _measure_task(study, claim, pair, measure, numbers, task)
         if finding is not None:
             findings.append(finding)
@@ -232,15 +232,15 @@ def _measure_task(
     study: StudyRuns, claim: Claim, pair: Pair, measure: Measure, numbers: Numbers, task: str
 ) -> Finding | None:
     """Compare two variants, or one variant with 0, on one task; None if a variant has no run with this measure."""
-    seeds = [seed for group in study.comparison.groups if group.variant.task == task for seed in group.seeds]
-    runs_by_variant: list[list[SeedRun]] = []
+    curves = study.curves.on_task(task)
+    runs_by_variant: list[list[ComparedRun]] = []
     for name in pair:
         variant = study.plan.variants[name]
-        runs = [seed for seed in seeds if variant.matches(seed.settings) and seed.id in numbers]
+        runs = [run for run in curves.runs if variant.matches(run.settings) and run.id in numbers]
         if not runs:
             return None
         runs_by_variant.append(runs)
-    values = [{get_seed(run): numbers[run.id] for run in runs} for runs in runs_by_variant]
+    values = [{run.seed: numbers[run.id] for run in runs} for runs in runs_by_variant]
     improvement = np.nan
     if len(values) == 2:
         x, y = (claim.sign * np.array(list(by_seed.values())) for by_seed in values)
@@ -252,7 +252,7 @@ def _measure_task(
         pair[0],
         pair[1] if len(pair) > 1 else "",
         measure,
-        compare_seeds(*values, scale=measure.make_scale(seeds) if measure.make_scale else None),
+        compare_seeds(*values, scale=measure.make_scale(curves) if measure.make_scale else None),
         improvement,
         commits=tuple(dict.fromkeys(commits[run.id] for runs in runs_by_variant for run in runs)),
         decides=pair in claim.pairs,

@@ -6,44 +6,44 @@ the incentive of the memory is 0 until the first success, so neither the gate no
 
 from collections.abc import Sequence
 
-from app.analysis.series import Comparison, Group, get_seed
+from app.analysis.curves import Curves
 
 
-def are_identical(first: Group, other: Group) -> bool:
+def are_identical(first: Curves, other: Curves) -> bool:
     """Return whether two variants have a common seed, and identical evaluations in each common seed."""
-    evaluations, other_evaluations = ({get_seed(seed): seed.evaluations for seed in g.seeds} for g in (first, other))
+    evaluations = {run.seed: run.evaluations for run in first.runs}
+    other_evaluations = {run.seed: run.evaluations for run in other.runs}
     common = evaluations.keys() & other_evaluations.keys()
     return bool(common) and all(
         evaluations[seed] is not None and evaluations[seed] == other_evaluations[seed] for seed in common
     )
 
 
-def label_identical(groups: Sequence[Group]) -> str:
+def label_identical(groups: Sequence[Curves]) -> str:
     """Return "identical runs" with the reason if it is known: no evaluation has a win, and a success is a win."""
     return f"identical runs{_find_reason(groups)}"
 
 
-def describe_identical_runs(comparison: Comparison) -> str:
+def describe_identical_runs(curves: Curves) -> str:
     """Write the sentences of a caption that name the identical variants of each task; empty if there are none."""
+    clusters: list[list[Curves]] = []
+    for group in curves.by_variant:
+        same_task = [cluster for cluster in clusters if cluster[0].variant.task == group.variant.task]
+        cluster = next((cluster for cluster in same_task if are_identical(cluster[0], group)), None)
+        if cluster is None:
+            clusters.append([group])
+        else:
+            cluster.append(group)
     sentences = []
-    for task in comparison.tasks:
-        clusters: list[list[Group]] = []
-        for group in (group for group in comparison.groups if group.variant.task == task):
-            cluster = next((groups for groups in clusters if are_identical(groups[0], group)), None)
-            if cluster is None:
-                clusters.append([group])
-            else:
-                cluster.append(group)
-        sentences += [
-            f"Identical runs on {task}: {'; '.join(group.variant.name for group in groups)}{_find_reason(groups)}."
-            for groups in clusters
-            if len(groups) > 1
-        ]
+    for cluster in clusters:
+        if len(cluster) > 1:
+            names = "; ".join(group.variant.name for group in cluster)
+            sentences.append(f"Identical runs on {cluster[0].variant.task}: {names}{_find_reason(cluster)}.")
     return " ".join(sentences)
 
 
-def _find_reason(groups: Sequence[Group]) -> str:
-    seeds = [seed for group in groups for seed in group.seeds]
-    has_win = any(seed.evaluations is None or seed.evaluations.has_win for seed in seeds)
-    by_return = any(seed.settings.get("memory.success") == "return_threshold" for seed in seeds)
+def _find_reason(groups: Sequence[Curves]) -> str:
+    runs = [run for group in groups for run in group.runs]
+    has_win = any(run.evaluations is None or run.evaluations.has_win for run in runs)
+    by_return = any(run.settings.get("memory.success") == "return_threshold" for run in runs)
     return "" if has_win or by_return else " (no win yet, so the memory pays no incentive)"

@@ -78,7 +78,7 @@ _TEXT_PART: Final = re.compile(
 _PLAIN_NUMBER: Final = re.compile(r"[+-]?(\d+)(?:\.(\d+))?")
 _MISSING: Final = ("–", "—", "")
 """Texts of cells without a number."""
-_SCALED: Final = (
+_FIT_TO_TEXT: Final = (
     r"\noindent\resizebox{\ifdim\width>\linewidth \linewidth\else \width\fi}{!}{% at most as wide as the text"
 )
 
@@ -114,7 +114,7 @@ def write_tabular(
     packages = ["booktabs", "graphicx"]
     if any(formats):
         packages.append("siunitx")
-    lines = [rf"% \usepackage{{{','.join(packages)}}}", *comments, _SCALED]
+    lines = [rf"% \usepackage{{{','.join(packages)}}}", *comments, _FIT_TO_TEXT]
     lines.append(rf"\begin{{tabular}}{{{''.join(format or 'l' for format in formats)}}}")
     lines.append(r"\toprule")
     if any(upper for upper, _ in headers):
@@ -125,7 +125,7 @@ def write_tabular(
     for i, row in enumerate(rows):
         cells = [_write_cell(text, formats[k], is_best=(i, k) in best) for k, text in enumerate(row)]
         lines.append(_write_row(cells))
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}}"])
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}}%"])  # without % a space follows, which does not fit
 
 
 def _write_upper_headers(uppers: Sequence[str]) -> list[str]:

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from app.analysis.comparable import COMMON, Budget, cut_to_budget
-from app.analysis.series import Comparison, join_seeds, read_seeds
+from app.analysis.curve_reader import read_curves, read_tables
+from app.analysis.curves import Curves
+from app.analysis.quantities import WIN_RATE
+from app.analysis.results import COMMON, Budget, select_finals
 from app.analysis.variants import Variant, write_method
 from emtc_core.config.base import Value
 from emtc_core.errors import ConfigError
@@ -41,7 +43,7 @@ class _Result(NamedTuple):
     return_mean: float
 
 
-class _ComparedRun(NamedTuple):
+class _RunResults(NamedTuple):
     """A run with its results."""
 
     id: str
@@ -59,47 +61,46 @@ def to_marl_eval(
     Raises:
         ConfigError: If no run can be compared, or a run has no evaluation with a mean return.
     """
-    joined = join_seeds(read_seeds(db, rows), include_unfinished=include_unfinished, final=True)
-    comparison = cut_to_budget(joined, budget)
-    if not comparison.groups:
-        reasons = "; ".join(map(str, comparison.excluded_runs)) or "none was evaluated"
+    win_rates = read_curves(read_tables(db, rows), WIN_RATE.key)
+    curves = select_finals(win_rates, include_unfinished=include_unfinished, budget=budget)
+    if not curves.runs:
+        reasons = "; ".join(map(str, curves.excluded)) or "none was evaluated"
         rule = f"must contain a finished run: {reasons}"
         raise ConfigError(rule, key="runs", hint="Include unfinished runs with: --include-unfinished")
-    runs = _read_runs(db, comparison)
+    runs = _read_runs(db, curves)
     n_common: dict[str, int] = {}  # evaluations that every run of an environment has
     for run in runs:
         n_evaluations = len(run.evaluations)
         n_common[run.variant.env] = min(n_evaluations, n_common.get(run.variant.env, n_evaluations))
-    task_settings = _find_task_settings(comparison)
+    task_settings = _find_task_settings(curves)
     data: dict[str, Any] = {}
     for run in runs:
         env, map_name = run.variant.env.lower(), run.variant.map.lower()
         algorithm = _name_algorithm(run.variant, task_settings[run.variant.task])
         converted_runs = data.setdefault(env, {}).setdefault(map_name, {}).setdefault(algorithm, {})
         converted_runs[f"run_{len(converted_runs) + 1}"] = _convert_run(run, n_common[run.variant.env])
-    remarks = [comparison.budget_note, *map(str, comparison.excluded_runs), *_list_remarks(runs, n_common)]
+    remarks = [curves.budget_note, *map(str, curves.excluded), *_list_remarks(runs, n_common)]
     return MarlEvalExport(data, tuple(remarks))
 
 
-def _read_runs(db: Database, comparison: Comparison) -> list[_ComparedRun]:
+def _read_runs(db: Database, curves: Curves) -> list[_RunResults]:
     """Read the results of the compared runs up to their last steps. Those without win rate or return are ignored.
 
     The policy result of a run is the newest one of those with the most episodes. Results with changed settings of the
     environment are ignored.
     """
-    run_ids = [seed.id for seed in comparison.seeds]
+    run_ids = curves.run_ids
     evaluations = _group_by_run(evaluation_curves(db, run_ids))
     policies = policy_evaluations(db, run_ids).sort_values(["episodes", "id"])
     policy_results = _group_by_run(policies.loc[policies["settings"].map(len) == 0])
     runs = []
-    for group in comparison.groups:
-        for seed in group.seeds:
-            last_step = seed.curve.steps[-1]
-            last_policy_step = last_step if seed.comparison_budget else inf
-            run_evaluations = [result for result in evaluations[seed.id] if result.env_step <= last_step]
-            run_policies = [result for result in policy_results[seed.id] if result.env_step <= last_policy_step]
-            newest_policy = run_policies[-1] if run_policies else None
-            runs.append(_ComparedRun(seed.id, group.variant, run_evaluations, newest_policy))
+    for run in curves.runs:
+        last_step = curves.get_points(run.id).env_step[-1]
+        last_policy_step = last_step if run.comparison_budget else inf
+        run_evaluations = [result for result in evaluations[run.id] if result.env_step <= last_step]
+        run_policies = [result for result in policy_results[run.id] if result.env_step <= last_policy_step]
+        newest_policy = run_policies[-1] if run_policies else None
+        runs.append(_RunResults(run.id, run.variant, run_evaluations, newest_policy))
     return runs
 
 
@@ -110,12 +111,12 @@ def _group_by_run(frame: pd.DataFrame) -> Mapping[str, list[_Result]]:
     return results
 
 
-def _find_task_settings(comparison: Comparison) -> dict[str, set[tuple[str, Value]]]:
+def _find_task_settings(curves: Curves) -> dict[str, set[tuple[str, Value]]]:
     """Find the changed environment settings that all runs of a task share: they belong to the task."""
     shared: dict[str, set[tuple[str, Value]]] = {}
-    for group in comparison.groups:
-        changes = {(key, value) for key, value in group.variant.changes.items() if key.startswith("env.")}
-        shared[group.variant.task] = shared.get(group.variant.task, changes) & changes
+    for run in curves.runs:
+        changes = {(key, value) for key, value in run.variant.changes.items() if key.startswith("env.")}
+        shared[run.task] = shared.get(run.task, changes) & changes
     return shared
 
 
@@ -130,7 +131,7 @@ def _name_algorithm(variant: Variant, task_settings: Collection[tuple[str, Value
     return method.replace(", ", "; ")
 
 
-def _convert_run(run: _ComparedRun, n_evaluations: int) -> dict[str, Any]:
+def _convert_run(run: _RunResults, n_evaluations: int) -> dict[str, Any]:
     results = run.evaluations[:n_evaluations]
     if not results:
         raise ConfigError("A run has no evaluation with a mean return, which marl-eval needs")
@@ -143,7 +144,7 @@ def _convert_run(run: _ComparedRun, n_evaluations: int) -> dict[str, Any]:
     return steps
 
 
-def _list_remarks(runs: Sequence[_ComparedRun], n_common: Mapping[str, int]) -> list[str]:
+def _list_remarks(runs: Sequence[_RunResults], n_common: Mapping[str, int]) -> list[str]:
     remarks = []
     if evaluated := [run.id for run in runs if run.policy_result]:
         remarks.append(f"absolute_metrics of {', '.join(evaluated)} are those of emtc evaluate.")

@@ -5,7 +5,7 @@ the number of each run, and an entry in `MEASURES`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal
 
@@ -14,10 +14,11 @@ import pandas as pd
 
 from app.analysis import collapse
 from app.analysis.aggregates import compute_mu_w
-from app.analysis.finals import LAST_TENTH, compute_final_rate, count_falls, make_final_scale, make_mu_w_scale
+from app.analysis.curve_reader import RunTables, read_quantity, read_tables
+from app.analysis.curves import Curves
+from app.analysis.finals import LAST_TENTH, compute_final_rates, count_falls, make_final_scale, make_mu_w_scale
 from app.analysis.intervals import BinomialScale, Values
-from app.analysis.quantities import ROBUST, find_quantity
-from app.analysis.series import SeedRun, read_seeds
+from app.analysis.quantities import ROBUST, WIN_RATE, find_quantity
 from storage.engine import Database
 from storage.queries.gate_progress import (
     compute_gate_by_run_part,
@@ -44,7 +45,7 @@ class MeasuredRuns:
 
     db: Database
     rows: tuple[RunRow, ...]
-    greedy_seeds: tuple[SeedRun, ...]
+    greedy_curves: Curves
     """The same runs with their greedy win rates."""
 
     @property
@@ -53,23 +54,28 @@ class MeasuredRuns:
         return [row.id for row in self.rows]
 
     @cached_property
-    def rated_seeds(self) -> list[SeedRun]:
+    def tables(self) -> RunTables:
+        """The evaluations and metrics of the runs."""
+        return read_tables(self.db, self.rows)
+
+    @cached_property
+    def rated_curves(self) -> Curves:
         """The runs with their robust win rates on skirmish and their greedy win rates on other environments."""
-        on_skirmish = [row for row in self.rows if row.env == "skirmish"]
-        robust_seeds = read_seeds(self.db, on_skirmish, ROBUST)
-        return [
-            *(seed for seed in self.greedy_seeds if seed.settings.get("env.name") != "skirmish"),
-            *(seed for seed in robust_seeds if len(seed.curve.steps)),
-        ]
+        skirmish_tasks = {run.task for run in self.tables.runs if run.settings.get("env.name") == "skirmish"}
+        rate = replace(WIN_RATE, by_task=tuple((task, ROBUST) for task in sorted(skirmish_tasks)))
+        curves = read_quantity(self.tables, rate)
+        return curves.keep(run for run in curves.runs if len(curves.get_points(run.id).value))
 
     @cached_property
     def late_q_errors(self) -> dict[str, Values]:
         """Greedy Q_tot(s₀) − return of the evaluations in the second half of the budget, by run id [return]."""
+        curves = read_quantity(self.tables, find_quantity("eval/overestimation"))
         errors = {}
-        for seed in read_seeds(self.db, self.rows, find_quantity("eval/overestimation")):
-            is_late = 2 * seed.curve.steps > seed.target_steps
+        for run in curves.runs:
+            points = curves.get_points(run.id)
+            is_late = 2 * points.env_step > run.target_steps
             if is_late.any():
-                errors[seed.id] = seed.curve.values[is_late]
+                errors[run.id] = points.value[is_late]
         return errors
 
     @cached_property
@@ -97,7 +103,7 @@ class Measure:
     title: str
     meaning: str
     compute: Callable[[MeasuredRuns], Numbers]
-    make_scale: Callable[[Sequence[SeedRun]], BinomialScale] | None = None
+    make_scale: Callable[[Curves], BinomialScale] | None = None
     """Makes the binomial scale of the number from the runs of one task; None if the number is not a win rate."""
     is_pooled: bool = True
     """Whether tasks can be averaged. They cannot if the unit is the return of the task."""
@@ -111,18 +117,17 @@ class Measure:
 
 
 def measure_runs(
-    db: Database, rows: Sequence[RunRow], seeds: Sequence[SeedRun], names: Iterable[str] | None = None
+    db: Database, rows: Sequence[RunRow], curves: Curves, names: Iterable[str] | None = None
 ) -> dict[str, Numbers]:
     """Compute measures of runs, by name of the measure and run id; runs without a number are missing.
 
     Args:
         db: An open database.
         rows: The runs.
-        seeds: The included runs with their greedy win rates.
+        curves: The included runs with their greedy win rates.
         names: Names of the needed measures; default: all. R² of H takes most of the time.
     """
-    included = {seed.id for seed in seeds}
-    runs = MeasuredRuns(db, tuple(row for row in rows if row.id in included), tuple(seeds))
+    runs = MeasuredRuns(db, tuple(row for row in rows if row.id in curves.run_ids), curves)
     needed = MEASURES if names is None else dict.fromkeys(names)
     return {name: MEASURES[name].compute(runs) for name in needed}
 
@@ -143,40 +148,44 @@ def compute_return_r2(db: Database, row: RunRow) -> Numbers:
 
 
 def _compute_mu_w(runs: MeasuredRuns) -> Numbers:
-    return _average_over_time(runs.rated_seeds)
+    return _average_over_time(runs.rated_curves)
 
 
 def _compute_greedy_mu_w(runs: MeasuredRuns) -> Numbers:
-    return _average_over_time(runs.greedy_seeds)
+    return _average_over_time(runs.greedy_curves)
 
 
-def _average_over_time(seeds: Sequence[SeedRun]) -> Numbers:
-    return {seed.id: float(compute_mu_w(seed.curve)[-1]) for seed in seeds}
+def _average_over_time(curves: Curves) -> Numbers:
+    averages = {}
+    for run_id, points in zip(curves.run_ids, curves.list_points(), strict=True):
+        averages[run_id] = float(compute_mu_w(points.env_step, points.value)[-1])
+    return averages
 
 
 def _compute_final(runs: MeasuredRuns) -> Numbers:
-    return _average_last_tenth(runs.rated_seeds)
+    return _average_last_tenth(runs.rated_curves)
 
 
 def _compute_greedy_final(runs: MeasuredRuns) -> Numbers:
-    return _average_last_tenth(runs.greedy_seeds)
+    return _average_last_tenth(runs.greedy_curves)
 
 
-def _average_last_tenth(seeds: Sequence[SeedRun]) -> Numbers:
-    return {seed.id: compute_final_rate(seed, LAST_TENTH) for seed in seeds}
+def _average_last_tenth(curves: Curves) -> Numbers:
+    return dict(zip(curves.run_ids, compute_final_rates(curves, LAST_TENTH).tolist(), strict=True))
 
 
-def _make_time_average_scale(seeds: Sequence[SeedRun]) -> BinomialScale:
-    shortest = np.float64(min(seed.curve.steps[-1] for seed in seeds))
-    return make_mu_w_scale(seeds, shortest)
+def _make_time_average_scale(curves: Curves) -> BinomialScale:
+    shortest = np.float64(min(points.env_step[-1] for points in curves.list_points()))
+    return make_mu_w_scale(curves, shortest)
 
 
-def _make_last_tenth_scale(seeds: Sequence[SeedRun]) -> BinomialScale:
-    return make_final_scale(seeds, LAST_TENTH)
+def _make_last_tenth_scale(curves: Curves) -> BinomialScale:
+    return make_final_scale(curves, LAST_TENTH)
 
 
 def _count_falls(runs: MeasuredRuns) -> Numbers:
-    counts = {seed.id: count_falls(seed.curve) for seed in runs.rated_seeds}
+    curves = runs.rated_curves
+    counts = {run_id: count_falls(curves.get_points(run_id).value) for run_id in curves.run_ids}
     return {run_id: float(count.falls) for run_id, count in counts.items() if count is not None}
 
 

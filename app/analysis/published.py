@@ -14,9 +14,9 @@ from typing import Any
 import pandas as pd
 
 from app.analysis.aggregates import Aggregation
+from app.analysis.curves import Curves
 from app.analysis.finals import LAST_TENTH, FinalRule, caption_final, compute_final_rates, make_final_scale, name_final
 from app.analysis.format import format_seed_count
-from app.analysis.series import Comparison
 from app.analysis.settings import name_algo, name_method
 from app.analysis.tables import MISSING, Cell, Column, Table, make_table
 from app.analysis.win_rates import format_aggregate
@@ -80,51 +80,56 @@ def list_published_maps() -> list[str]:
 
 
 def tabulate_with_published(
-    comparison: Comparison, aggregation: Aggregation | None = None, final: FinalRule = LAST_TENTH
+    curves: Curves, aggregation: Aggregation | None = None, final: FinalRule = LAST_TENTH
 ) -> Table:
     """Tabulate our final greedy win rates [%] next to the published ones; empty if no map has published win rates.
 
     A variant with changed settings has no published number. A published algorithm without runs has a row with only its
     published number.
     """
-    published, aggregation = read_published(), aggregation or Aggregation()
+    aggregation = aggregation or Aggregation()
     columns: list[Column] = []
     cells_by_method: list[dict[str, Cell]] = []
-    name = name_final(final, unit="%")
-    for task in comparison.tasks:
-        groups = [group for group in comparison.groups if group.variant.task == task]
-        env_and_map = (groups[0].variant.env, groups[0].variant.map)
-        paper = {algo: rate for (env, map, algo), rate in published.items() if (env, map) == env_and_map}
+    for task in curves.tasks:
+        groups = [group for group in curves.by_variant if group.variant.task == task]
+        paper = _list_published_rates(groups[0].variant.env, groups[0].variant.map)
         if not paper:
             continue
-        ours = {
-            group.variant.method: format_aggregate(
-                100 * compute_final_rates(group.seeds, final),
-                aggregation,
-                scale=make_final_scale(group.seeds, final, top=100),
-                name=name,
-            ).append(f"{group.mark} ({format_seed_count(group.n)})", includes_unfinished=bool(group.unfinished))
-            for group in groups
-        }
+        ours = {group.variant.method: _make_our_cell(group, aggregation, final) for group in groups}
         columns += [Column("ours", group=task), Column("paper", group=task)]
         cells_by_method += [ours, {algo: _make_published_cell(rate) for algo, rate in paper.items()}]
     methods = list(dict.fromkeys(method for by_method in cells_by_method for method in by_method))
     our_names = {
-        group.variant.method: name_method(group.variant.algo, group.variant.changes) for group in comparison.groups
+        group.variant.method: name_method(group.variant.algo, group.variant.changes) for group in curves.by_variant
     }
     rows = [
         [our_names.get(method) or name_algo(method), *(by_method.get(method, MISSING) for by_method in cells_by_method)]
         for method in methods
     ]
     published_tasks = {column.group for column in columns}
-    seeds = [seed for seed in comparison.seeds if seed.task in published_tasks]
+    published_curves = curves.keep(run for run in curves.runs if run.task in published_tasks)
     sources = (
         f"Ours: always greedy episodes, as in the paper; {aggregation.describe(is_fraction=True)}. "
         f"Paper: mean ± standard deviation over five seeds. {PUBLISHED_WARNING}"
     )
-    caption = caption_final(seeds, final, sources, unit="%", comparison=comparison)
-    excluded = comparison.excluded_runs
-    return make_table(["variant", *columns], rows, caption=caption, excluded=excluded)
+    caption = caption_final(published_curves, final, sources, unit="%")
+    return make_table(["variant", *columns], rows, caption=caption, excluded=curves.excluded)
+
+
+def _list_published_rates(env: str, map: str) -> dict[str, PublishedRate]:
+    """Return the published win rates of one map by algorithm."""
+    published = read_published().items()
+    return {algo: rate for (rate_env, rate_map, algo), rate in published if (rate_env, rate_map) == (env, map)}
+
+
+def _make_our_cell(group: Curves, aggregation: Aggregation, final: FinalRule) -> Cell:
+    cell = format_aggregate(
+        100 * compute_final_rates(group, final),
+        aggregation,
+        scale=make_final_scale(group, final, top=100),
+        name=name_final(final, unit="%"),
+    )
+    return cell.append(f"{group.mark} ({format_seed_count(group.n)})", includes_unfinished=bool(group.unfinished))
 
 
 def _make_published_cell(rate: PublishedRate) -> Cell:

@@ -25,8 +25,6 @@ RATE_MEANING = (
     "auto: robust on a task where every run has robust evaluations, else greedy; greedy: SMAC's protocol, fixed "
     "starts; robust: greedy episodes from shifted starts; training: with exploration"
 )
-_METRIC_COLUMN = "value"
-"""Column of a logged metric. All other columns belong to the table of evaluations."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,10 @@ class Quantity:
     title: str
     unit: str
     meaning: str
-    column: str = _METRIC_COLUMN
+    column: str = "value"
+    """Column of the table of evaluations, or of a logged metric."""
+    metric: str = ""
+    """Name of the logged metric; empty for a quantity of the table of evaluations."""
     range: tuple[float, float] | None = None
     is_time_average: bool = False
     """Whether a curve is the running time average of its column, mu_w."""
@@ -58,7 +59,7 @@ class Quantity:
     @property
     def is_evaluation(self) -> bool:
         """Whether it is read from the evaluations and not from the logged metrics."""
-        return self.column != _METRIC_COLUMN
+        return not self.metric
 
     @property
     def is_share(self) -> bool:
@@ -74,23 +75,24 @@ class Quantity:
 UNIT_RANGE = (-0.03, 1.03)
 _WON = "fraction of greedy evaluation episodes won"
 _RETURN = "mean undiscounted return of greedy evaluation episodes"
-WIN_RATE = Quantity("win_rate", "win rate", "fraction", _WON, "win_rate", UNIT_RANGE)
+WIN_RATE = Quantity("win_rate", "win rate", "fraction", _WON, "win_rate", range=UNIT_RANGE)
 ROBUST = Quantity(
     "robust_win_rate",
     "robust win rate",
     "fraction",
     f"fraction of greedy episodes won from starts shifted by up to {ROBUST_JITTER:g} cells",
     "robust_win_rate",
-    UNIT_RANGE,
+    range=UNIT_RANGE,
 )
 TRAINING_WIN_RATE = Quantity(
     "rollout/win_rate",
     "training win rate",
     "fraction",
     "fraction of training episodes won since the last report, with exploration",
+    metric="rollout/win_rate",
     range=UNIT_RANGE,
 )
-MU_W = Quantity("mu_w", "μ̄_w", "fraction", MU_W_MEANING, "win_rate", UNIT_RANGE, is_time_average=True)
+MU_W = Quantity("mu_w", "μ̄_w", "fraction", MU_W_MEANING, "win_rate", range=UNIT_RANGE, is_time_average=True)
 
 
 def average_over_time(rate: Quantity) -> Quantity:
@@ -155,7 +157,7 @@ def find_quantity(key: str) -> Quantity:
     """Return the evaluated quantity or the logged metric of a key; the win rate for an unknown key."""
     if is_known(key):
         metric_info = describe_metric(key)
-        return Quantity(key, key, metric_info.unit, metric_info.meaning)
+        return Quantity(key, key, metric_info.unit, metric_info.meaning, metric=key)
     return EVALUATION_QUANTITIES.get(key, WIN_RATE)
 
 

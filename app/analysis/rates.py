@@ -7,35 +7,17 @@ the task has robust evaluations. All runs of a task always use the same win rate
 pages, `emtc export`, notebooks and `db.figure` all use it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
-from app.analysis.aggregates import compute_mu_w_curve
-from app.analysis.quantities import (
-    AUTO,
-    ROBUST,
-    SELECTED_RATE,
-    TRAINING_WIN_RATE,
-    WIN_RATE,
-    Quantity,
-    RateName,
-    average_over_time,
-)
-from app.analysis.series import NO_CURVE, SeedRun, read_seeds
-from storage.engine import Database
-from storage.runs.rows import RunRow
+import pandas as pd
+
+from app.analysis.quantities import ROBUST, SELECTED_RATE, TRAINING_WIN_RATE, WIN_RATE, Quantity, RateName
 
 REASON_FOR_ROBUST = "greedy episodes from fixed starts are nearly identical"
 _GREEDY_NOTE = "Win rates of greedy episodes from the default starts of the task."
 _MAX_LISTED = 3
-
-
-class RatedSeeds(NamedTuple):
-    """Runs with their curves, and the quantity of the curves: the first arguments of `join_seeds`."""
-
-    seeds: list[SeedRun]
-    quantity: Quantity
 
 
 class TaskRate(NamedTuple):
@@ -46,70 +28,86 @@ class TaskRate(NamedTuple):
     """Why it is greedy although a run has robust evaluations; otherwise empty."""
 
 
-def choose_rates(seeds: Iterable[SeedRun]) -> dict[str, TaskRate]:
+class _EvaluationCounts(NamedTuple):
+    """Number of evaluations of one run with a greedy win rate, and with a robust win rate."""
+
+    greedy: int
+    robust: int
+
+
+def make_rate(rate: RateName, evaluations: pd.DataFrame, tasks: Mapping[str, str]) -> Quantity:
+    """Make the quantity of a win rate.
+
+    Args:
+        rate: "greedy", "robust" or "training" for all runs; "auto" for the default of each task.
+        evaluations: Evaluations with the columns run_id, win_rate and robust_win_rate.
+        tasks: Task of each run, in the order in which runs are listed.
+    """
+    if rate == "greedy":
+        return replace(WIN_RATE, note=_GREEDY_NOTE)
+    if rate == "robust":
+        return ROBUST
+    if rate == "training":
+        return TRAINING_WIN_RATE
+    return _make_default_rate(choose_rates(evaluations, tasks))
+
+
+def choose_rates(evaluations: pd.DataFrame, tasks: Mapping[str, str]) -> dict[str, TaskRate]:
     """Choose the default win rate of each task: robust if every evaluated run has it, otherwise greedy.
 
     Runs without evaluations are ignored. A run counts as robust only if each of its evaluations has a robust win rate.
 
     Args:
-        seeds: Runs with their greedy curves.
+        evaluations: Evaluations with the columns run_id, win_rate and robust_win_rate.
+        tasks: Task of each run, in the order in which runs are listed.
     """
-    by_task: dict[str, list[SeedRun]] = {}
-    for seed in seeds:
-        if len(seed.curve.steps):
-            by_task.setdefault(seed.task, []).append(seed)
-    return {task: _choose(runs) for task, runs in by_task.items()}
+    n_values = evaluations.groupby("run_id")[["win_rate", "robust_win_rate"]].count()
+    counts_by_task: dict[str, dict[str, _EvaluationCounts]] = {}
+    for run_id, task in tasks.items():
+        if run_id not in n_values.index:
+            continue
+        n_greedy, n_robust = n_values.loc[run_id]
+        if n_greedy:
+            counts_by_task.setdefault(task, {})[run_id] = _EvaluationCounts(int(n_greedy), int(n_robust))
+    return {task: _choose_task_rate(counts) for task, counts in counts_by_task.items()}
 
 
-def _choose(seeds: Sequence[SeedRun]) -> TaskRate:
-    if not any(len(seed.robust.steps) for seed in seeds):
+def _choose_task_rate(counts: Mapping[str, _EvaluationCounts]) -> TaskRate:
+    if not any(count.robust for count in counts.values()):
         return TaskRate("greedy")
-    without = [seed.id for seed in seeds if len(seed.robust.steps) < len(seed.curve.steps)]
-    if without:
-        ids = ", ".join(without[:_MAX_LISTED])
-        more = f" and {len(without) - _MAX_LISTED} more" if len(without) > _MAX_LISTED else ""
-        runs, have = ("runs", "have") if len(without) > 1 else ("run", "has")
-        return TaskRate("greedy", f"{runs} {ids}{more} {have} evaluations without a robust win rate")
-    return TaskRate("robust")
+    without = [run_id for run_id, count in counts.items() if count.robust < count.greedy]
+    if not without:
+        return TaskRate("robust")
+    return TaskRate("greedy", _describe_missing(without))
 
 
-def apply_rate(seeds: Sequence[SeedRun], rate: Literal["auto", "greedy", "robust"] = "auto") -> RatedSeeds:
-    """Replace the curve of each run by the curve of the selected win rate.
-
-    Args:
-        seeds: Runs with their greedy curves.
-        rate: "greedy" or "robust" for all runs; "auto" for the default of each task.
-    """
-    if rate == "greedy":
-        return RatedSeeds(list(seeds), replace(WIN_RATE, note=_GREEDY_NOTE))
-    if rate == "robust":
-        return RatedSeeds([_with_robust(seed) for seed in seeds], ROBUST)
-    task_rates = choose_rates(seeds)
-    robust = {task for task, choice in task_rates.items() if choice.rate == "robust"}
-    rated = [_with_robust(seed) if seed.task in robust else seed for seed in seeds]
-    return RatedSeeds(rated, _make_quantity(task_rates))
+def _describe_missing(run_ids: Sequence[str]) -> str:
+    """Describe the runs without a robust win rate: "run a1 has evaluations without a robust win rate"."""
+    ids = ", ".join(run_ids[:_MAX_LISTED])
+    more = f" and {len(run_ids) - _MAX_LISTED} more" if len(run_ids) > _MAX_LISTED else ""
+    runs, have = ("runs", "have") if len(run_ids) > 1 else ("run", "has")
+    return f"{runs} {ids}{more} {have} evaluations without a robust win rate"
 
 
-def _with_robust(seed: SeedRun) -> SeedRun:
-    return replace(seed, curve=seed.robust, distinct_episodes=NO_CURVE.values)
-
-
-def _make_quantity(task_rates: dict[str, TaskRate]) -> Quantity:
+def _make_default_rate(task_rates: Mapping[str, TaskRate]) -> Quantity:
     """Make the quantity of the default win rates: the same for all tasks, or one per task."""
-    note, rates = _write_note(task_rates), {choice.rate for choice in task_rates.values()}
+    note = _write_note(task_rates)
+    rates = {choice.rate for choice in task_rates.values()}
     if "robust" not in rates:
         return replace(WIN_RATE, note=note)
     if rates == {"robust"}:
         return replace(ROBUST, note=note)
-    greedy = replace(WIN_RATE, title=f"greedy {WIN_RATE.title}")
-    by_task = tuple(
-        (task, ROBUST if choice.rate == "robust" else greedy) for task, choice in sorted(task_rates.items())
-    )
-    meaning = f"win rate of its task ({'; '.join(f'{task}: {quantity.meaning}' for task, quantity in by_task)})"
+    quantities: dict[Literal["greedy", "robust"], Quantity] = {
+        "greedy": replace(WIN_RATE, title=f"greedy {WIN_RATE.title}"),
+        "robust": ROBUST,
+    }
+    by_task = tuple((task, quantities[choice.rate]) for task, choice in sorted(task_rates.items()))
+    meanings = "; ".join(f"{task}: {quantity.meaning}" for task, quantity in by_task)
+    meaning = f"win rate of its task ({meanings})"
     return replace(WIN_RATE, key=SELECTED_RATE, meaning=meaning, by_task=by_task, note=note)
 
 
-def _write_note(task_rates: dict[str, TaskRate]) -> str:
+def _write_note(task_rates: Mapping[str, TaskRate]) -> str:
     """Explain the default win rates for a caption; empty if no run has a robust win rate."""
     robust = sorted(task for task, choice in task_rates.items() if choice.rate == "robust")
     with_reason = sorted((task, choice.reason) for task, choice in task_rates.items() if choice.reason)
@@ -120,22 +118,7 @@ def _write_note(task_rates: dict[str, TaskRate]) -> str:
     if robust:
         where = f" on {', '.join(robust)}" if len(robust) < len(task_rates) else ""
         sentences.append(f"Robust win rates (shifted starts){where}, because {REASON_FOR_ROBUST}.")
-    sentences += [f"Greedy win rates on {task}, because {why}." for task, why in with_reason]
+    sentences += [f"Greedy win rates on {task}, because {reason}." for task, reason in with_reason]
     if greedy_only:
         sentences.append(f"Greedy win rates on {', '.join(greedy_only)}, because no run has a robust win rate.")
     return " ".join(sentences)
-
-
-def average_curves(rated: RatedSeeds) -> RatedSeeds:
-    """Replace the curve of each run by its running time average, mu_w."""
-    seeds = [
-        replace(seed, curve=compute_mu_w_curve(seed.curve), distinct_episodes=NO_CURVE.values) for seed in rated.seeds
-    ]
-    return RatedSeeds(seeds, average_over_time(rated.quantity))
-
-
-def read_rates(db: Database, rows: Sequence[RunRow], rate: RateName = AUTO) -> RatedSeeds:
-    """Read the win rates by which runs are compared, with one SQL statement."""
-    if rate == "training":
-        return RatedSeeds(read_seeds(db, rows, TRAINING_WIN_RATE), TRAINING_WIN_RATE)
-    return apply_rate(read_seeds(db, rows), rate)

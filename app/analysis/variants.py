@@ -78,7 +78,8 @@ def group_variants(configs: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
             with otherwise equal settings have different lengths.
     """
     flat = {run_id: flatten_tree(config) for run_id, config in configs.items()}
-    changes = _add_imported_differences(flat, {run_id: find_changes(settings) for run_id, settings in flat.items()})
+    changes_from_preset = {run_id: find_changes(settings) for run_id, settings in flat.items()}
+    changes = _add_imported_differences(flat, changes_from_preset)
     shared = _find_shared(changes)
     budgets = _find_budgets(flat)
     groups: dict[tuple[str, str], list[str]] = {}
@@ -87,21 +88,33 @@ def group_variants(configs: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
     variants = []
     for (method, task), run_ids in groups.items():
         first = run_ids[0]
-        values = flat[first]
-        algo, map, env = (str(values.get(key)) for key in ("algo", "env.map", "env.name"))
+        settings = flat[first]
+        algo = str(settings.get("algo"))
         named_changes = {key: value for key, value in changes[first].items() if key not in shared}
+        name = name_method(algo, named_changes)
         budget = _budget_suffix(budgets[first])
-        by_seed = sorted(run_ids, key=lambda run_id: (str(flat[run_id].get("seed")).zfill(10), run_id))
-        name = name_method(algo, named_changes) + (budget if method.endswith(budget) else "")
-        variants.append(Variant(method, name, task, algo, map, env, tuple(by_seed), changes[first], shared))
+        if method.endswith(budget):
+            name += budget
+        variant = Variant(
+            method,
+            name,
+            task,
+            algo,
+            map=str(settings.get("env.map")),
+            env=str(settings.get("env.name")),
+            run_ids=tuple(sorted(run_ids, key=lambda run_id: (str(flat[run_id].get("seed")).zfill(10), run_id))),
+            changes=changes[first],
+            shared=shared,
+        )
+        variants.append(variant)
     order = {algo: position for position, algo in enumerate(list_algos())}
 
-    def sort_key(variant: Variant) -> tuple[str, int, str, str]:
+    def get_order(variant: Variant) -> tuple[str, int, str, str]:
         differing = {key: value for key, value in variant.changes.items() if key not in shared}
         position = order.get(variant.algo, len(order))
         return variant.task, position, write_method(variant.algo, differing), variant.method
 
-    return sorted(variants, key=sort_key)
+    return sorted(variants, key=get_order)
 
 
 def list_run_code_warnings(configs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from app.analysis.aggregates import Aggregation, compute_mu_w, explain_small_samples, select_finite
-from app.analysis.comparable import get_run_length
+from app.analysis.curves import DAGGER, Curves, ExcludedRun
 from app.analysis.finals import (
     HIGH_WIN_RATE,
     LAST_TENTH,
@@ -23,104 +23,110 @@ from app.analysis.format import count_decimals, format_seed_count
 from app.analysis.identical_runs import describe_identical_runs
 from app.analysis.intervals import CENTER_NAMES, BinomialScale, Values
 from app.analysis.quantities import Quantity, average_over_time
-from app.analysis.series import DAGGER, Comparison, ExcludedRun, Group
+from app.analysis.results import get_run_length
 from app.analysis.settings import format_steps
 from app.analysis.tables import MISSING, Cell, Column, Table, make_table
 
 BEST_NOTE = "Bold: best cells with at least two seeds, unless all cells are equal."
+PAPER_MU_W_STEPS = (800_000, 1_600_000, 2_400_000)
 _UNFINISHED_NOTE = f"{DAGGER} includes an unfinished run and is never bold."
 _FALLS_NUMBERS = (Column("falls"), Column("evaluations after"), Column("falls", unit="%"))
 _FALLS_COLUMNS = ("task", "variant", "n", f"reached {HIGH_WIN_RATE:g}", *_FALLS_NUMBERS, "each seed")
 
 
-def tabulate_win_rates(
-    comparison: Comparison, aggregation: Aggregation | None = None, final: FinalRule = LAST_TENTH
-) -> Table:
+def tabulate_win_rates(curves: Curves, aggregation: Aggregation | None = None, final: FinalRule = LAST_TENTH) -> Table:
     """Tabulate final win rates [%]: variants × maps. A cell also has its number of seeds.
 
     Args:
-        comparison: Win rates of any kind, joined for final numbers.
+        curves: Win rates of any kind, selected for final numbers.
         aggregation: Aggregation over seeds; None uses `eval.report` of the runs of each cell.
         final: Definition of the final win rate.
     """
-    quantity = comparison.quantity
+    quantity = curves.measure
 
-    def make_cell(group: Group) -> Cell:
-        by_median = group.seeds[0].settings.get("eval.report") == "median"
+    def make_cell(group: Curves) -> Cell:
+        task = group.variant.task
+        by_median = group.runs[0].settings.get("eval.report") == "median"
         cell_aggregation = aggregation or (Aggregation("median", "iqr") if by_median else Aggregation())
-        task_quantity = quantity.at(group.variant.task)
-        scale = make_final_scale(group.seeds, final, top=100, quantity=task_quantity)
-        name = name_final(final, unit="%", quantity=task_quantity)
-        cell = format_aggregate(100 * compute_final_rates(group.seeds, final), cell_aggregation, scale=scale, name=name)
-        length = f"; {_write_length(group)}" if group.variant.task in comparison.mixed_length_tasks else ""
-        return cell.append(
-            f"{group.mark} ({format_seed_count(group.n)}{length})", includes_unfinished=bool(group.unfinished)
-        )
+        scale = make_final_scale(group, final, top=100, quantity=quantity.at(task))
+        name = name_final(final, unit="%", quantity=quantity.at(task))
+        cell = format_aggregate(100 * compute_final_rates(group, final), cell_aggregation, scale=scale, name=name)
+        length = f"; {_write_length(group)}" if task in curves.mixed_length_tasks else ""
+        suffix = f"{group.mark} ({format_seed_count(group.n)}{length})"
+        return cell.append(suffix, includes_unfinished=bool(group.unfinished))
 
-    columns = [Column(_name_task(quantity, task)) for task in comparison.tasks]
-    cells_by_method = [_by_method(comparison, task, make_cell) for task in comparison.tasks]
+    columns = [Column(_name_task(quantity, task)) for task in curves.tasks]
+    cells_by_method = [_make_cells(curves, task, make_cell) for task in curves.tasks]
     default = "mean ± standard deviation over seeds, or median [quartiles] by eval.report"
     meaning = f"A cell is the {aggregation.describe(is_fraction=True) if aggregation else default}."
-    best = "" if comparison.mixed_length_tasks else BEST_NOTE
-    few_seeds = explain_small_samples(aggregation, comparison.seed_counts)
-    caption = caption_final(
-        comparison.seeds, final, meaning, few_seeds, best, unit="%", quantity=quantity, comparison=comparison
-    )
-    never_best = frozenset(_name_task(quantity, task) for task in comparison.mixed_length_tasks)
-    return _tabulate(comparison, columns, cells_by_method, caption, never_best=never_best)
+    best = "" if curves.mixed_length_tasks else BEST_NOTE
+    few_seeds = explain_small_samples(aggregation, curves.seed_counts)
+    caption = caption_final(curves, final, meaning, few_seeds, best, unit="%")
+    never_best = frozenset(_name_task(quantity, task) for task in curves.mixed_length_tasks)
+    return _tabulate(curves, columns, cells_by_method, caption, never_best=never_best)
 
 
-def tabulate_falls(comparison: Comparison, aggregation: Aggregation | None = None) -> Table:
+def tabulate_falls(curves: Curves, aggregation: Aggregation | None = None) -> Table:
     """Tabulate the falls of each variant on each task: evaluations with a low win rate after a high one.
 
     Args:
-        comparison: Win rates of any kind, joined for final numbers.
+        curves: Win rates of any kind, selected for final numbers.
         aggregation: Aggregation over seeds. Counts have no confidence interval, because it would contain negative ones.
     """
     aggregation = aggregation or Aggregation()
-    rows = [
-        _make_falls_row(group, aggregation, comparison.quantity)
-        for task in comparison.tasks
-        for group in comparison.groups
-        if group.variant.task == task
-    ]
-    definition, note = f"Falls: {define_falls(comparison.quantity)}.", comparison.quantity.note
+    rows = [_make_falls_row(group, aggregation) for group in curves.by_variant]
+    definition = f"Falls: {define_falls(curves.measure)}."
     rule = (
         f"Falls and later evaluations are counted per seed; a cell is the {aggregation}. n is the number of seeds; "
         f"only those that reached {HIGH_WIN_RATE:g} are averaged."
     )
-    caption = " ".join(filter(None, (comparison.budget_note, definition, note, rule)))
+    caption = " ".join(filter(None, (curves.budget_note, definition, curves.measure.note, rule)))
     if aggregation.band == "ci":
         caption += f" Only falls [%] has an interval: {aggregation.name_band(is_fraction=True)}."
-    if any(group.unfinished for group in comparison.groups):
+    if curves.unfinished:
         caption += f" {DAGGER} includes an unfinished run."
-    return make_table(
-        _FALLS_COLUMNS,
-        rows,
-        caption=caption,
-        excluded=comparison.excluded_runs,
-    )
+    return make_table(_FALLS_COLUMNS, rows, caption=caption, excluded=curves.excluded)
+
+
+def choose_mu_w_steps(groups: Sequence[Curves]) -> dict[str, tuple[int, ...]]:
+    """Choose the env steps of the table of mu_w for each task; tasks without a curve are missing.
+
+    They are the paper's 0.8M, 1.6M and 2.4M if every run of the task reached them; otherwise a quarter, a half and all
+    of the env steps that every run of the task reached.
+    """
+    shortest: dict[str, float] = {}
+    for group in groups:
+        task = group.variant.task
+        last_steps = [float(points.env_step[-1]) for points in group.list_points()]
+        shortest[task] = min([*last_steps, shortest.get(task, np.inf)])
+    return {
+        task: PAPER_MU_W_STEPS if steps >= PAPER_MU_W_STEPS[-1] else (int(steps / 4), int(steps / 2), int(steps))
+        for task, steps in shortest.items()
+        if 0 < steps < np.inf
+    }
 
 
 def tabulate_mu_w(
-    comparison: Comparison, steps_by_task: Mapping[str, Sequence[int]], aggregation: Aggregation | None = None
+    curves: Curves, steps_by_task: Mapping[str, Sequence[int]], aggregation: Aggregation | None = None
 ) -> Table:
     """Tabulate mu_w at given env steps: variants × (map, step). mu_w is computed per seed, then aggregated.
 
     Args:
-        comparison: Win rates of all selected runs, finished or not.
+        curves: Win rates of all selected runs, finished or not.
         steps_by_task: Env steps of each task. A seed that has not reached a step is left out of its column and listed.
         aggregation: Aggregation over seeds.
     """
-    aggregation, quantity = aggregation or Aggregation(), comparison.quantity
-    averaged = average_over_time(quantity)
+    aggregation = aggregation or Aggregation()
+    averaged = average_over_time(curves.measure)
 
-    def make_cell_at(t: int) -> Callable[[Group], Cell | None]:
-        def make_cell(group: Group) -> Cell | None:
-            values = select_finite(float(compute_mu_w(seed.curve, np.array([float(t)]))[0]) for seed in group.seeds)
+    def make_cell_at(t: int) -> Callable[[Curves], Cell | None]:
+        def make_cell(group: Curves) -> Cell | None:
+            all_points = group.list_points()
+            at = np.array([float(t)])
+            values = select_finite(float(compute_mu_w(points.env_step, points.value, at)[0]) for points in all_points)
             if not len(values):
                 return None
-            long_enough = [seed for seed in group.seeds if seed.curve.steps[-1] >= t]
+            long_enough = group.keep(run for run in group.runs if group.get_points(run.id).env_step[-1] >= t)
             task_quantity = averaged.at(group.variant.task)
             scale = make_mu_w_scale(long_enough, np.float64(t), task_quantity)
             cell = format_aggregate(values, aggregation, digits=3, scale=scale, name=task_quantity.title)
@@ -128,28 +134,22 @@ def tabulate_mu_w(
 
         return make_cell
 
-    places = [(task, t) for task in comparison.tasks for t in steps_by_task.get(task, ())]
-    columns = [Column(format_steps(t), group=_name_task(quantity, task)) for task, t in places]
-    cells_by_method = [_by_method(comparison, task, make_cell_at(t)) for task, t in places]
-    few_seeds = explain_small_samples(aggregation, comparison.seed_counts)
+    task_steps = [(task, t) for task in curves.tasks for t in steps_by_task.get(task, ())]
+    columns = [Column(format_steps(t), group=_name_task(curves.measure, task)) for task, t in task_steps]
+    cells_by_method = [_make_cells(curves, task, make_cell_at(t)) for task, t in task_steps]
+    few_seeds = explain_small_samples(aggregation, curves.seed_counts)
     caption = (
         f"{averaged.title}, normalized area under the win rate at env steps: "
         f"{aggregation.describe(is_fraction=True)}. The area of each seed starts at its first evaluation. The "
         f"number of seeds is that of the seeds that reached the step. "
-        f"{' '.join(filter(None, (quantity.note, few_seeds, BEST_NOTE)))}"
+        f"{' '.join(filter(None, (curves.measure.note, few_seeds, BEST_NOTE)))}"
     )
-    too_short = [
-        ExcludedRun(
-            seed.id,
-            f"{group.variant.label}; seed {seed.seed_text}",
-            f"last evaluated at {int(seed.curve.steps[-1]):,}; {seed.progress}",
-        )
-        for group in comparison.groups
-        for seed in group.seeds
-        if seed.curve.steps[-1] < max(steps_by_task.get(group.variant.task, ()), default=0)
-    ]
-    excluded = [*comparison.excluded_runs, *too_short]
-    return _tabulate(comparison, columns, cells_by_method, caption, excluded)
+    too_short = []
+    for run in curves.runs:
+        last_step = curves.get_points(run.id).env_step[-1]
+        if last_step < max(steps_by_task.get(run.task, ()), default=0):
+            too_short.append(run.make_excluded(f"last evaluated at {int(last_step):,}; {run.progress}"))
+    return _tabulate(curves, columns, cells_by_method, caption, [*curves.excluded, *too_short])
 
 
 def format_aggregate(
@@ -175,24 +175,31 @@ def format_aggregate(
     return Cell(text, float(center), float(low), float(high), len(values), statistic, interval, digits)
 
 
-def _make_falls_row(group: Group, aggregation: Aggregation, quantity: Quantity) -> list[Cell | str | int]:
+def _make_falls_row(group: Curves, aggregation: Aggregation) -> list[Cell | str | int]:
     """Make the row of one variant on one task, with the columns `_FALLS_COLUMNS`."""
-    by_seed = [(seed.seed_text, count_falls(seed.curve)) for seed in group.seeds]
+    by_seed = [(run.seed_text, count_falls(group.get_points(run.id).value)) for run in group.runs]
     counts = [falls for _, falls in by_seed if falls is not None]
     of_counts = replace(aggregation, band="none") if aggregation.band == "ci" else aggregation
-    by_column = ([c.falls for c in counts], [c.after for c in counts], [100 * c.share for c in counts])
+    n_falls, n_after, percentages = _FALLS_NUMBERS
     cells = [
-        format_aggregate(values, aggregation if scale else of_counts, scale=scale, name=column.title)
-        if len(values := select_finite(numbers))
-        else MISSING
-        for numbers, scale, column in zip(by_column, (None, None, BinomialScale(100)), _FALLS_NUMBERS, strict=True)
+        _format_finite([count.falls for count in counts], of_counts, n_falls),
+        _format_finite([count.after for count in counts], of_counts, n_after),
+        _format_finite([100 * count.share for count in counts], aggregation, percentages, BinomialScale(100)),
     ]
     seeds = "; ".join(
         f"seed {number}: {f'{falls.falls} of {falls.after}' if falls else f'never {HIGH_WIN_RATE:g}'}"
         for number, falls in by_seed
     )
-    task = _name_task(quantity, group.variant.task)
+    task = _name_task(group.measure, group.variant.task)
     return [task, f"{group.variant.name}{group.mark}", group.n, len(counts), *cells, seeds]
+
+
+def _format_finite(
+    numbers: Sequence[float], aggregation: Aggregation, column: Column, scale: BinomialScale | None = None
+) -> Cell | str:
+    """Write the aggregate of the finite numbers of a column, or the mark for a missing number."""
+    values = select_finite(numbers)
+    return format_aggregate(values, aggregation, scale=scale, name=column.title) if len(values) else MISSING
 
 
 def _name_task(quantity: Quantity, task: str) -> str:
@@ -200,19 +207,20 @@ def _name_task(quantity: Quantity, task: str) -> str:
     return f"{task} ({quantity.at(task).episodes})" if quantity.by_task else task
 
 
-def _write_length(group: Group) -> str:
+def _write_length(group: Curves) -> str:
     """Write the length of the runs of a cell: "4,000 steps"."""
-    lengths = sorted({get_run_length(seed) for seed in group.seeds})
+    lengths = sorted({get_run_length(group, run) for run in group.runs})
     return f"{lengths[0]:,} steps" if len(lengths) == 1 else f"{lengths[0]:,} to {lengths[-1]:,} steps"
 
 
-def _by_method(comparison: Comparison, task: str, make_cell: Callable[[Group], Cell | None]) -> dict[str, Cell | None]:
+def _make_cells(curves: Curves, task: str, make_cell: Callable[[Curves], Cell | None]) -> dict[str, Cell | None]:
     """Make the cells of a task, by the method of the variant."""
-    return {group.variant.method: make_cell(group) for group in comparison.groups if group.variant.task == task}
+    groups = [group for group in curves.by_variant if group.variant.task == task]
+    return {group.variant.method: make_cell(group) for group in groups}
 
 
 def _tabulate(
-    comparison: Comparison,
+    curves: Curves,
     columns: Sequence[Column],
     cells_by_method: Sequence[Mapping[str, Cell | None]],
     caption: str,
@@ -223,14 +231,14 @@ def _tabulate(
     """Make a table of variants × columns with the best cells of each column in bold.
 
     Args:
-        comparison: The variants.
+        curves: The variants.
         columns: The columns after the name of the variant.
         cells_by_method: The cells of each column, by the method of the variant.
         caption: The caption.
-        excluded: Runs that are not in the table. Default: those of the comparison.
+        excluded: Runs that are not in the table. Default: the excluded runs of `curves`.
         never_best: Titles of columns without a best cell.
     """
-    cells = [[by_method.get(method) for method in comparison.methods] for by_method in cells_by_method]
+    cells = [[by_method.get(method) for method in curves.methods] for by_method in cells_by_method]
     best = [
         (row, column.title)
         for column, column_cells in zip(columns, cells, strict=True)
@@ -239,20 +247,13 @@ def _tabulate(
     ]
     if any(cell and cell.includes_unfinished for column_cells in cells for cell in column_cells):
         caption = f"{caption} {_UNFINISHED_NOTE}"
-    identical = describe_identical_runs(comparison)
-    caption = " ".join(filter(None, (caption, identical, comparison.shared_note)))
+    caption = " ".join(filter(None, (caption, describe_identical_runs(curves), curves.shared_note)))
     rows = [
         [name, *(column_cells[row] or MISSING for column_cells in cells)]
-        for row, name in enumerate(comparison.methods.values())
+        for row, name in enumerate(curves.methods.values())
     ]
-    excluded = comparison.excluded_runs if excluded is None else excluded
-    return make_table(
-        ["variant", *columns],
-        rows,
-        caption=caption,
-        excluded=excluded,
-        best=best,
-    )
+    excluded = curves.excluded if excluded is None else excluded
+    return make_table(["variant", *columns], rows, caption=caption, excluded=excluded, best=best)
 
 
 def find_best(cells: Sequence[Cell | None]) -> list[int]:

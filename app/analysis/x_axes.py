@@ -5,14 +5,13 @@ episodes and its speed. Imported runs have neither, so they have env steps only.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 
-from app.analysis.aggregates import MAX_POINTS, Curve
+from app.analysis.aggregates import MAX_POINTS
 from app.analysis.intervals import Values
-from app.analysis.series import Comparison, ExcludedRun, Group, SeedRun, split_by_run
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.queries.curves import cumulative_progress
@@ -69,8 +68,8 @@ class XValues:
     """The x axis of a figure, and for each run the values on this axis over its env steps."""
 
     axis: XAxis = X_AXES["env_steps"]
-    curves: Mapping[str, Curve] | None = None
-    """Run id → curve of x over env steps, without the runs that have none; None for the axis of env steps."""
+    curves: Mapping[str, tuple[Values, Values]] | None = None
+    """Run id → env steps and x at them, without the runs that have none; None for the axis of env steps."""
 
     def convert(self, run_id: str, env_steps: Values) -> Values:
         """Convert env steps [T] of a run to values [T] on the axis. The last speed continues after the last report.
@@ -86,42 +85,6 @@ class XValues:
         slope = (x[-1] - x[-2]) / (steps[-1] - steps[-2])
         return np.interp(env_steps, steps, x) + slope * np.maximum(env_steps - steps[-1], 0.0)
 
-    def convert_comparison(self, comparison: Comparison) -> Comparison:
-        """Convert the curve of each seed. Seeds without values on this axis are excluded, with the reason.
-
-        Raises:
-            ConfigError: If no seed has values on this axis.
-        """
-        if self.curves is None:
-            return comparison
-        drawn_ids = {seed.id for seed in comparison.seeds if seed.id in self.curves}
-        groups, excluded = [], []
-        for group in comparison.groups:  # if no seed has values, the conversion of the first one raises
-            seeds = tuple(self._convert_seed(seed) for seed in group.seeds if seed.id in drawn_ids or not drawn_ids)
-            excluded += [
-                ExcludedRun(seed.id, f"{group.variant.label}; seed {seed.seed_text}", self.axis.missing)
-                for seed in group.seeds
-                if seed.id not in drawn_ids
-            ]
-            if seeds:
-                groups.append(Group(replace(group.variant, run_ids=tuple(seed.id for seed in seeds)), seeds))
-        return replace(comparison, groups=tuple(groups), excluded_runs=(*comparison.excluded_runs, *excluded))
-
-    def describe(self, comparison: Comparison) -> str:
-        """Describe the axis, and how the seeds are aligned on it, for a caption; empty for the axis of env steps."""
-        if self.curves is None:
-            return ""
-        if max(comparison.seed_counts, default=0) < 2:
-            return self.axis.meaning
-        unit = f"{self.axis.short_name}s"
-        return (
-            f"{self.axis.meaning} Seeds are interpolated linearly to the same {unit}; a line ends where its first seed "
-            f"ends."
-        )
-
-    def _convert_seed(self, seed: SeedRun) -> SeedRun:
-        return replace(seed, curve=Curve(self.convert(seed.id, seed.curve.steps), seed.curve.values))
-
 
 ENV_STEPS: Final = XValues()
 
@@ -134,9 +97,10 @@ def read_x_values(db: Database, rows: Sequence[RunRow], name: XAxisName) -> XVal
     longest = max((row.env_steps for row in rows), default=0)
     stretch = max(1, longest // MAX_POINTS)
     frame = cumulative_progress(db, [row.id for row in rows], axis.metric, stretch=stretch)
-    curves = {
-        run_id: Curve(*(np.concatenate([[0.0], part]) for part in (steps, totals / axis.per_unit)))
-        for run_id, (steps, totals) in split_by_run(frame, ("env_step", "total")).items()
-        if steps[-1] > 0
-    }
+    curves: dict[str, tuple[Values, Values]] = {}
+    for run_id, run_rows in frame.groupby("run_id", sort=False):
+        steps = run_rows["env_step"].to_numpy(np.float64)
+        totals = run_rows["total"].to_numpy(np.float64)
+        if steps[-1] > 0:
+            curves[str(run_id)] = np.concatenate([[0.0], steps]), np.concatenate([[0.0], totals / axis.per_unit])
     return XValues(axis, curves)

@@ -4,13 +4,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from app.analysis.curve_reader import digest_evaluations
 from app.analysis.format import format_count
-from app.analysis.series import read_seeds
 from app.analysis.settings import write_value
 from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl, Where, check_run_count, choose_runs
 from app.cli.output import print_json, print_message, print_table
 from emtc_core.config.resolve import flatten_tree
 from storage.engine import open_database
+from storage.queries.curves import evaluation_curves
 from storage.runs.rows import RunRow, find_run
 
 _RESULTS: Final = ("status", "env_steps", "win_rate", "mu_w", "return_mean", "gate_removed")
@@ -35,8 +36,9 @@ def diff(
     rows = [find_run(database, run_id) for run_id in run_ids]
     first, second = (_describe(row) for row in rows)
     differences = {part: _find_differences(first[part], second[part]) for part in _PARTS}
-    digests = [seed.evaluations for seed in read_seeds(database, rows)]
-    is_identical = digests[0] is not None and digests[0] == digests[1]
+    digests = digest_evaluations(evaluation_curves(database, run_ids))
+    first_digest, second_digest = (digests.get(run_id) for run_id in run_ids)
+    is_identical = first_digest is not None and first_digest == second_digest
     if json:
         print_json({"runs": run_ids, **differences, "identical_evaluations": is_identical})
         return

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from app.analysis.comparable import select_runs
 from app.analysis.format import format_run_count
 from app.analysis.provenance import describe_runs
+from app.analysis.results import select_runs
 from app.analysis.settings import with_code
 from app.analysis.tables import ROWS_ONLY, TABLE_FORMATS, Table, TableFormat, export_table, make_plain_table
 from app.analysis.variants import list_run_code_warnings

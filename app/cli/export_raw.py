@@ -10,9 +10,9 @@ from typing import BinaryIO, Final, Literal, get_args
 import orjson
 import typer
 
-from app.analysis.comparable import Budget
 from app.analysis.format import format_run_count
 from app.analysis.marl_eval import to_marl_eval
+from app.analysis.results import Budget
 from app.cli.output import print_message, print_text
 from storage.engine import Database
 from storage.private_files import open_output

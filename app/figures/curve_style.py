@@ -1,12 +1,11 @@
 """Style of curves and axes: smoothing, logarithmic axes, and axes without spikes."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from app.analysis.aggregates import Curve, trailing_mean
-from app.analysis.series import Comparison
 from app.figures.kinds.chart import UNSMOOTHED_NOTE, Chart, Line, Panel, Values, keep_points
 
 AXES = ("x", "y")
@@ -16,53 +15,25 @@ MAX_SPIKE_SHARE = 0.1
 """The axis is clipped only if at most 10 % of the values are spikes."""
 
 
-@dataclass(frozen=True)
-class CurveStyle:
-    """How curves over seeds are drawn. `smooth` is a window [env steps], 0 for none. `log` lists logarithmic axes."""
+def with_log_axes(chart: Chart, axes: Sequence[str]) -> Chart:
+    """Return the chart with logarithmic axes; `axes` contains "x", "y" or both."""
+    if "y" in axes:
+        chart = replace(chart, panels=tuple(map(with_log_y_axis, chart.panels)))
+    return with_log_x_axis(chart) if "x" in axes else chart
 
-    smooth: int = 0
-    log: tuple[str, ...] = ()
 
-    @property
-    def caption(self) -> str:
-        """Sentences for the caption of the chart."""
-        sentences = []
-        if self.smooth:
-            sentences.append(
-                f"Smoothed: each seed's mean over the {self.smooth:,} env steps up to each point, before seeds are "
-                f"averaged. {UNSMOOTHED_NOTE}"
-            )
-        if self.log:
-            axes = " and ".join(self.log)
-            sentences.append(
-                f"The {axes} {'axes are' if len(self.log) > 1 else 'axis is'} logarithmic and cannot show 0."
-            )
-        return " ".join(sentences)
-
-    def smoothed(self, comparison: Comparison) -> Comparison:
-        """Smooth the curve of each seed with a trailing mean, so that later points do not change earlier ones."""
-        if not self.smooth:
-            return comparison
-        groups = tuple(
-            replace(
-                group,
-                seeds=tuple(
-                    replace(seed, curve=Curve(seed.curve.steps, trailing_mean(*seed.curve, self.smooth)))
-                    for seed in group.seeds
-                ),
-            )
-            for group in comparison.groups
+def describe_style(smooth: int, log_axes: Sequence[str]) -> str:
+    """Describe smoothing over a window [env steps] and logarithmic axes for a caption; empty for curves as measured."""
+    sentences = []
+    if smooth:
+        sentences.append(
+            f"Smoothed: each seed's mean over the {smooth:,} env steps up to each point, before seeds are "
+            f"averaged. {UNSMOOTHED_NOTE}"
         )
-        return replace(comparison, groups=groups)
-
-    def on_axes(self, chart: Chart) -> Chart:
-        """Return the chart with the logarithmic axes in `log`."""
-        if "y" in self.log:
-            chart = replace(chart, panels=tuple(map(with_log_y_axis, chart.panels)))
-        return with_log_x_axis(chart) if "x" in self.log else chart
-
-
-AS_MEASURED = CurveStyle()
+    if log_axes:
+        axes = " and ".join(log_axes)
+        sentences.append(f"The {axes} {'axes are' if len(log_axes) > 1 else 'axis is'} logarithmic and cannot show 0.")
+    return " ".join(sentences)
 
 
 def smooth_chart(chart: Chart, weight: float) -> Chart:

@@ -14,16 +14,17 @@ from typing import Annotated, Any, Final, Literal, Self, Union, get_args, get_or
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from app.analysis.aggregates import BAND_NAMES, DEFAULT_BANDS, Aggregation, Band
-from app.analysis.comparable import COMMON, OWN_END, Budget, parse_budget
 from app.analysis.finals import FINAL_RULES, LAST_TENTH, FinalRule
 from app.analysis.intervals import CENTER_NAMES, Center
 from app.analysis.quantities import AUTO, RATE_MEANING, RATE_NAMES, RateName
 from app.analysis.rates import REASON_FOR_ROBUST
+from app.analysis.results import COMMON, OWN_END, Budget, parse_budget
 from app.analysis.x_axes import X_AXES, XAxisName
 from emtc_core.config.values import find_count
 from emtc_core.errors import ConfigError
 
 ProjectionMethod = Literal["pca", "tsne", "umap", "axes"]
+METHOD_NAMES: Final[dict[str, str]] = {"axes": "Axes", "pca": "PCA", "tsne": "t-SNE", "umap": "UMAP"}
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,10 @@ class Option:
     """Name in commands, scripts and notebook entries: the alias or name of the field. Set by `Options.list_options`."""
     default: Any = None
     """Value if the option is not set: the default of the field. Set by `Options.list_options`."""
+    minimum: Any = None
+    """Smallest valid number: `ge` of the field; None if there is none. Set by `Options.list_options`."""
+    maximum: Any = None
+    """Largest valid number: `le` of the field; None if there is none. Set by `Options.list_options`."""
 
     @property
     def flag(self) -> str:
@@ -92,7 +97,11 @@ class Options(BaseModel):
             declared = next((part for part in info.metadata if isinstance(part, Option)), Option())
             name = info.alias or field_name
             rule = declared.rule or _describe_type(info.annotation)
-            options[name] = replace(declared, name=name, default=info.default, rule=rule)
+            minimum = next((part.ge for part in info.metadata if hasattr(part, "ge")), None)
+            maximum = next((part.le for part in info.metadata if hasattr(part, "le")), None)
+            options[name] = replace(
+                declared, name=name, default=info.default, rule=rule, minimum=minimum, maximum=maximum
+            )
         return options
 
     @classmethod
@@ -101,7 +110,7 @@ class Options(BaseModel):
         return cls.list_options()[name]
 
     @classmethod
-    def read(cls, values: Mapping[str, Any], *, owner: str = "") -> Self:
+    def read(cls, values: Mapping[str, Any], *, owner: str = "figure") -> Self:
         """Validate values from a command, a script, a URL or a notebook entry, by their public names.
 
         Args:
@@ -158,7 +167,7 @@ def convert_with(read: Callable[[Any], Any]) -> BeforeValidator:
     def convert(value: Any) -> Any:
         try:
             return read(value)
-        except (AttributeError, KeyError, TypeError) as exc:
+        except (AttributeError, KeyError, OverflowError, TypeError) as exc:
             raise ValueError(str(exc)) from exc
 
     return BeforeValidator(convert)
@@ -367,5 +376,12 @@ class MethodOptions(Options):
     """The projection of a memory."""
 
     method: Annotated[
-        ProjectionMethod | None, Option(help="Projection of a memory: pca, tsne or umap", has_flag=True)
+        ProjectionMethod | None,
+        Option(
+            "Projection",
+            "Projection of a memory: pca, tsne or umap",
+            tooltip="Axes and PCA are computed immediately, t-SNE and UMAP in the background.",
+            choices=METHOD_NAMES,
+            has_flag=True,
+        ),
     ] = None

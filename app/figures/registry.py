@@ -15,7 +15,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from app.analysis.comparable import select_runs
+from app.analysis.results import select_runs
 from app.figures import named
 from app.figures.figure import FigureKind, TableKind
 from app.figures.image_options import DEFAULT_IMAGE_OPTIONS, ImageOptions, read_image_options, replace_labels

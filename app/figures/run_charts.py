@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from app.analysis.aggregates import trailing_mean
+from app.analysis.curves import read_float_column
 from app.analysis.intervals import compute_wilson_interval
 from app.analysis.quantities import SUCCESS_RATE, name_success
-from app.analysis.series import read_float_column
 from app.analysis.x_axes import X_AXES
 from app.figures.curve_style import clip_spikes, complement, with_log_y_axis
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values

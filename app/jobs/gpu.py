@@ -1,4 +1,4 @@
-"""The GPU of this machine, its free memory, and NVIDIA MPS. The app never loads torch, so another process asks it.
+"""The GPU of this machine, its free memory, and NVIDIA MPS. The app never loads torch, so another process loads it.
 
 MPS (Multi-Process Service) lets the kernels of several processes run on one GPU at the same time. Without it they take
 turns. CUDA uses a running MPS by itself, and trainers inherit the environment that names it. This module never starts
@@ -32,7 +32,7 @@ MPS_COMMAND: Final = "nvidia-cuda-mps-control -d"
 _DEVICE_FILES: Final = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvmap", "/dev/kfd")
 """One of these exists on Linux if there is a GPU that torch can use: NVIDIA, WSL, Jetson, AMD."""
 _CACHED_S: Final = 300
-"""A page asks at each interaction, and an answer takes seconds."""
+"""A page needs the result at each interaction, and a query takes seconds."""
 _QUERY: Final = """
 import json, torch
 if torch.cuda.is_available():
@@ -52,17 +52,20 @@ class Gpu:
 
 def find_gpu() -> Gpu | None:
     """Find the GPU that trainers of this process would use, or return None. The result is cached for some minutes."""
-    if os.name == "posix" and not any(map(os.path.exists, _DEVICE_FILES)):
+    if os.name == "posix" and not any(Path(file).exists() for file in _DEVICE_FILES):
         return None
-    return _ask_torch(int(time.monotonic() // _CACHED_S), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return _query_torch(int(time.monotonic() // _CACHED_S), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 @lru_cache(maxsize=1)
-def _ask_torch(period: int, visible_devices: str | None) -> Gpu | None:
+def _query_torch(period: int, visible_devices: str | None) -> Gpu | None:
     command = [sys.executable, "-c", _QUERY]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
-    return Gpu(*json.loads(lines[-1])) if done.returncode == 0 and lines else None
+    if done.returncode != 0 or not lines:
+        return None
+    name, free_bytes, total_bytes = json.loads(lines[-1])
+    return Gpu(name, free_bytes, total_bytes)
 
 
 def get_mps_directory() -> Path:

@@ -19,7 +19,7 @@ import platform
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -201,26 +201,33 @@ def _find_patches(user_modules: tuple[str, ...]) -> Iterator[str]:
     A new registry entry is not a patch, because plug-ins are registered that way.
     """
     modules = {name: module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] == "emtc_core"}
-    core_entries = {
-        (attribute, key)
-        for module in modules.values()
-        for attribute, table in list(vars(module).items())
-        if isinstance(table, dict)
-        for key, value in list(table.items())
-        if _get_package(value) == "emtc_core"
-    }
+    core_keys = _list_core_keys(modules.values())
     for name, module in modules.items():
         for attribute, value in list(vars(module).items()):
-            if (package := _get_package(value)) in user_modules and not attribute.startswith("__"):
+            package = _get_package(value)
+            if package in user_modules and not attribute.startswith("__"):
                 yield f"{name}.{attribute} by {package}"
             elif isinstance(value, dict):
                 for key, entry in list(value.items()):
-                    if (package := _get_package(entry)) in user_modules and (attribute, key) in core_entries:
+                    package = _get_package(entry)
+                    if package in user_modules and (attribute, key) in core_keys:
                         yield f"{name}.{attribute}[{key!r}] by {package}"
             elif isinstance(value, type) and value.__module__ == name:
                 for method, function in list(vars(value).items()):
-                    if (package := _get_package(function)) in user_modules:
+                    package = _get_package(function)
+                    if package in user_modules:
                         yield f"{name}.{attribute}.{method} by {package}"
+
+
+def _list_core_keys(modules: Iterable[ModuleType]) -> set[tuple[str, Any]]:
+    """List the registry entries that `emtc_core` defines: name of the registry and key."""
+    core_keys = set()
+    for module in modules:
+        for attribute, registry in list(vars(module).items()):
+            if isinstance(registry, dict):
+                entries = list(registry.items())
+                core_keys |= {(attribute, key) for key, value in entries if _get_package(value) == "emtc_core"}
+    return core_keys
 
 
 def _get_package(value: object) -> str:

@@ -201,10 +201,13 @@ def delete_runs(db: Database, run_ids: Sequence[str]) -> BulkResult:
 
 def _compare_with_rows(db: Database, run_id: str, checkpoint: CheckpointCheck) -> CheckpointCheck:
     """Add a fault to a checkpoint that does not match the recorded rows."""
-    if checkpoint.fault is None and (reason := find_resume_error(db, run_id, checkpoint.env_step)):
-        fault = f"{checkpoint.name} does not match the recorded rows: {reason}"
-        return CheckpointCheck(checkpoint.name, checkpoint.env_step, fault)
-    return checkpoint
+    if checkpoint.fault is not None:
+        return checkpoint
+    reason = find_resume_error(db, run_id, checkpoint.env_step)
+    if reason is None:
+        return checkpoint
+    fault = f"{checkpoint.name} does not match the recorded rows: {reason}"
+    return CheckpointCheck(checkpoint.name, checkpoint.env_step, fault)
 
 
 def _apply_to_each(run_ids: Iterable[str], action: Callable[[str], object]) -> BulkResult:

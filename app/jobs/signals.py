@@ -22,7 +22,7 @@ from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
-from app.jobs.env_calls import EnvCalls
+from app.jobs.env_calls import EnvCall, EnvCalls
 from emtc_core.control import Command, Control, Question, StopRequested
 from storage.engine import Database
 from storage.runs.changes import finish_run
@@ -101,9 +101,12 @@ class StopSignals:
         Args:
             received: File descriptor from which the numbers of the received signals are read.
         """
-        n_signals, n_stops, call, since = 0, 0, None, 0.0
+        n_signals = n_stops = 0
+        call: EnvCall | None = None
+        call_began_at = 0.0
         while True:
-            if select.select([received], [], [], _WATCH_POLL_S if n_signals else None)[0]:
+            readable, _, _ = select.select([received], [], [], _WATCH_POLL_S if n_signals else None)
+            if readable:
                 number = os.read(received, 1)[0]
                 if number == _END_OF_SIGNALS:
                     os.close(received)
@@ -111,9 +114,9 @@ class StopSignals:
                 n_signals += number in STOP_SIGNALS
                 n_stops += number in _COUNTED
             if self.env_calls.running != call:
-                call, since = self.env_calls.running, time.monotonic()
+                call, call_began_at = self.env_calls.running, time.monotonic()
             limit_s = _SECOND_SIGNAL_LIMIT_S if n_stops > 1 else ENV_LIMIT_S
-            if n_signals and call is not None and time.monotonic() - since > limit_s:
+            if n_signals and call is not None and time.monotonic() - call_began_at > limit_s:
                 self._is_requested = True  # the main thread may not have run `on_signal`
                 self.stuck_reason = (
                     f"The environment did not return from {call.name} after the stop. "
@@ -161,10 +164,8 @@ def stop_signals(*, worker: int | None = None) -> Generator[StopSignals]:
     can_watch = os.name == "posix"  # Windows cannot wait for a pipe
     watcher: threading.Thread | None = None
     try:
-        with (
-            handle_signals(STOP_SIGNALS, signals.on_signal),
-            _signal_numbers() if can_watch else nullcontext() as received,
-        ):
+        received_numbers = _signal_numbers() if can_watch else nullcontext()
+        with handle_signals(STOP_SIGNALS, signals.on_signal), received_numbers as received:
             if received is not None:
                 watcher = threading.Thread(
                     target=signals.watch_env_calls, args=(received,), daemon=True, name="env-watch"
@@ -183,7 +184,8 @@ def _signal_numbers() -> Generator[int]:
     """Return a file descriptor from which the number of each received signal is read, and then _END_OF_SIGNALS."""
     received, sent = os.pipe()
     os.set_blocking(sent, False)
-    previous, process = signal.set_wakeup_fd(sent, warn_on_full_buffer=False), os.getpid()
+    previous = signal.set_wakeup_fd(sent, warn_on_full_buffer=False)
+    process = os.getpid()
 
     def ignore_signals_in_child() -> None:
         if os.getppid() == process:  # a signal to a worker of an environment is not for this trainer

@@ -238,7 +238,8 @@ def _load_checkpoint(database: Database, run_id: str, store: CheckpointStore) ->
         CheckpointError: If the run has rows but no checkpoint. A start from step 0 would delete these rows.
     """
     checkpoint = store.load_latest(lambda env_step: find_resume_error(database, run_id, env_step))
-    if checkpoint is None and (steps := find_run(database, run_id).env_steps):
+    steps = find_run(database, run_id).env_steps
+    if checkpoint is None and steps > 0:
         raise CheckpointError(
             f"There is no checkpoint in {store.folder}, and run {run_id} has recorded {steps:,} steps. They are kept. "
             f"Start again from step 0, as a new run, with: emtc resume {run_id} --start-again"

@@ -1,23 +1,20 @@
-"""Cached curves of several runs, of the user's database and of opened bundles. Do not mutate cached values.
+"""Cached tables of several runs, of the user's database and of opened bundles. Do not mutate cached values.
 
 A run of a bundle has the id `id@key`, and its settings contain the name of the bundle. It is therefore never grouped
 with the seeds of the user's own variant, and every legend, table and exported file names the bundle.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import pandas as pd
 import streamlit as st
 
-from app.analysis.aggregates import Curve
-from app.analysis.compared import ComparedRuns, combine_curves
-from app.analysis.quantities import AUTO, Quantity, RateName, find_quantity, get_success_threshold
-from app.analysis.rates import RatedSeeds
-from app.analysis.series import SeedRun, make_seeds, read_seeds
+from app.analysis.curve_reader import RunTables, read_tables
+from app.analysis.quantities import get_success_threshold
 from app.analysis.settings import ORIGIN
-from app.analysis.x_axes import X_AXES, XAxisName, XValues, read_x_values
+from app.analysis.x_axes import XAxisName, XValues
 from app.ui import data, view
 from emtc_core.metrics import sort_metrics
 from storage.bundles.bundle_cache import Bundle
@@ -27,86 +24,69 @@ from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow
 
 
-def read_compared(
-    run_ids: Sequence[str], quantity: str, rate: RateName = AUTO, x_axis: XAxisName = "env_steps"
-) -> ComparedRuns:
-    """Read the curves of several runs, cached for 5 s, with one SQL statement per database and curve table.
+class _Source(NamedTuple):
+    """The compared runs of one database. Key and name of the bundle are empty for the app's own database."""
 
-    The automatic win rate of a task depends on its runs in all databases.
+    url: str
+    run_ids: tuple[str, ...]
+    bundle_key: str
+    bundle_name: str
+
+    def name_run(self, run_id: str) -> str:
+        """Return the id of a run on pages: `id@key` for a run of a bundle."""
+        return view.name_bundle_run(run_id, self.bundle_key) if self.bundle_key else run_id
+
+    def mark_row(self, row: RunRow) -> RunRow:
+        """Add the bundle to the id, the name and the settings of a run."""
+        if not self.bundle_key:
+            return row
+        config = {**row.config, ORIGIN: self.bundle_name}
+        return replace(row, id=self.name_run(row.id), name=f"{row.name} · {self.bundle_name}", config=config)
+
+    def mark_table(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Add the bundle to the ids of a table."""
+        return table.assign(run_id=[self.name_run(run_id) for run_id in table["run_id"]])
+
+
+def read_compared(run_ids: Sequence[str]) -> RunTables:
+    """Read the tables of several runs, cached for 5 s, with one SQL statement per database and table.
 
     Args:
         run_ids: Runs of this database and of opened bundles.
-        quantity: Key of the drawn quantity: a win rate, its time average, another evaluated quantity, or a metric.
-        rate: The win rate by which runs are compared.
-        x_axis: The x axis of the drawn curves.
     """
-    sources = _list_sources(run_ids)
-    parts = [_read_evaluations(*source) for source in sources]
-    rows = {run_id: row for part in parts for run_id, row in part.rows.items()}
-    greedy = [seed for part in parts for seed in part.greedy]
-    compared = combine_curves(rows, greedy, partial(_read_curves, run_ids), quantity=quantity, rate=rate)
-    if x_axis == "env_steps":
-        return compared
-    x_curves: dict[str, Curve] = {}
-    for source in sources:
-        x_curves |= _read_x_curves(*source, x_axis)
-    return replace(compared, x=XValues(X_AXES[x_axis], x_curves))
-
-
-@dataclass(frozen=True)
-class _Part:
-    """The runs of one database: as stored, with their evaluations; and marked with the bundle, with greedy curves."""
-
-    stored: list[RunRow]
-    evaluations: pd.DataFrame
-    rows: dict[str, RunRow]
-    greedy: list[SeedRun]
+    return _read_joined(tuple(_list_sources(run_ids)))
 
 
 @st.cache_resource(ttl=5, max_entries=32, show_spinner=False)
-def _read_evaluations(url: str, run_ids: tuple[str, ...], key: str, name: str) -> _Part:
-    db = data.open_url(url)
-    rows = runs.get_rows(db, run_ids)
-    frame = stored_curves.evaluation_curves(db, [row.id for row in rows])
-    marked_rows = [_mark_row(row, key, name) for row in rows]
-    greedy = _mark_seeds(make_seeds(rows, frame), key, name)
-    return _Part(rows, frame, {row.id: row for row in marked_rows}, greedy)
+def _read_joined(sources: tuple[_Source, ...]) -> RunTables:
+    """Join the tables of several databases."""
+    tables = [read_tables(data.open_url(source.url), _read_rows(source)) for source in sources]
+    rows: dict[str, RunRow] = {}
+    for source, part in zip(sources, tables, strict=True):
+        for row in map(source.mark_row, part.rows.values()):
+            rows[row.id] = row
+
+    def join(read: Callable[[RunTables], pd.DataFrame]) -> pd.DataFrame:
+        frames = [source.mark_table(read(part)) for source, part in zip(sources, tables, strict=True)]
+        return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+
+    def read_x(name: XAxisName) -> XValues:
+        parts = [part.read_x(name) for part in tables]
+        if parts[0].curves is None:
+            return parts[0]
+        curves = {
+            source.name_run(run_id): curve
+            for source, part in zip(sources, parts, strict=True)
+            for run_id, curve in (part.curves or {}).items()
+        }
+        return XValues(parts[0].axis, curves)
+
+    evaluations = join(lambda part: part.evaluations)
+    return RunTables(rows, evaluations, lambda metric: join(lambda part: part.read_metric(metric)), read_x)
 
 
-@st.cache_resource(ttl=5, max_entries=32, show_spinner=False)
-def _read_x_curves(url: str, run_ids: tuple[str, ...], key: str, name: str, x_axis: XAxisName) -> dict[str, Curve]:
-    rows = _read_evaluations(url, run_ids, key, name).stored
-    curves = read_x_values(data.open_url(url), rows, x_axis).curves or {}
-    return {view.name_bundle_run(run_id, key) if key else run_id: curve for run_id, curve in curves.items()}
-
-
-def _read_curves(run_ids: Sequence[str], quantity: Quantity) -> RatedSeeds:
-    seeds = [seed for source in _list_sources(run_ids) for seed in _read_part(*source, quantity.key)]
-    return RatedSeeds(seeds, quantity)
-
-
-@st.cache_resource(ttl=5, max_entries=32, show_spinner=False)
-def _read_part(url: str, run_ids: tuple[str, ...], key: str, name: str, quantity: str) -> list[SeedRun]:
-    part, curve = _read_evaluations(url, run_ids, key, name), find_quantity(quantity)
-    if curve.is_evaluation:
-        return _mark_seeds(make_seeds(part.stored, part.evaluations, curve), key, name)
-    return _mark_seeds(read_seeds(data.open_url(url), part.stored, curve), key, name)
-
-
-def _mark_seeds(seeds: list[SeedRun], key: str, name: str) -> list[SeedRun]:
-    """Add the key of the bundle to the ids and its name to the settings; the user's own runs have an empty key."""
-    if not key:
-        return seeds
-    return [
-        replace(seed, id=view.name_bundle_run(seed.id, key), settings={**seed.settings, ORIGIN: name}) for seed in seeds
-    ]
-
-
-def _mark_row(row: RunRow, key: str, name: str) -> RunRow:
-    if not key:
-        return row
-    config = {**row.config, ORIGIN: name}
-    return replace(row, id=view.name_bundle_run(row.id, key), name=f"{row.name} · {name}", config=config)
+def _read_rows(source: _Source) -> list[RunRow]:
+    return runs.get_rows(data.open_url(source.url), source.run_ids)
 
 
 def shared_metrics(run_ids: Sequence[str]) -> list[str]:
@@ -156,10 +136,10 @@ def _add_bundle_name(name: str, bundle: Bundle) -> str:
     return f"{name} · {bundle.name}"
 
 
-def _list_sources(run_ids: Sequence[str]) -> list[tuple[str, tuple[str, ...], str, str]]:
-    """List URL, run ids, bundle key and bundle name of each database; key and name are empty for the app's database."""
+def _list_sources(run_ids: Sequence[str]) -> list[_Source]:
+    """List the databases of the runs: that of the app, and those of opened bundles."""
     return [
-        (url, tuple(ids), bundle.key if bundle else "", bundle.name if bundle else "")
+        _Source(url, tuple(ids), bundle.key if bundle else "", bundle.name if bundle else "")
         for url, bundle, ids in _split_by_database(run_ids)
     ]
 

@@ -6,28 +6,28 @@ import numpy as np
 import pytest
 
 from app.analysis.aggregates import Aggregation
-from app.analysis.comparable import COMMON, OWN_END, cut_to_budget, list_budgets, parse_budget
-from app.analysis.finals import LAST_TENTH, compute_final_rate
-from app.analysis.series import Comparison, SeedRun, join_seeds
+from app.analysis.curves import Curves
+from app.analysis.finals import LAST_TENTH, compute_final_rates
+from app.analysis.results import COMMON, OWN_END, cut_to_budget, list_budgets, parse_budget
 from app.analysis.tables import export_table
 from app.analysis.win_rates import find_best, format_aggregate, tabulate_falls, tabulate_win_rates
 from app.figures.named.comparisons import tabulate_tests
-from tests.app.seed_cases import make_seed
+from tests.app.curve_cases import RunCase, join, make_run
 
 
 def ramp(
     run_id: str, length: int, *, algo: str, seed: int = 1, slope: float = 1 / 40_000, over: int = 7, map: str = "3m"
-) -> SeedRun:
+) -> RunCase:
     """A run whose win rate climbs by `slope` a step, evaluated about every 1,000 and at its very end."""
     steps = [k * 1000 + over for k in range(length // 1000 + 1)]
-    return make_seed(
+    return make_run(
         run_id, [(step, min(1.0, slope * step)) for step in steps], f"train.t_max={length}",
         algo=algo, map=map, seed=seed, env_steps=length + over, target_steps=length,
     )  # fmt: skip
 
 
 @pytest.fixture
-def unequal() -> list[SeedRun]:
+def unequal() -> list[RunCase]:
     """QMIX for 4,000 steps, VDN for 20,000 and 40,000: all learn equally fast."""
     return [
         *(ramp(f"q{k}", 4000, algo="qmix", seed=k, over=3 + k) for k in (1, 2)),
@@ -36,8 +36,8 @@ def unequal() -> list[SeedRun]:
     ]
 
 
-def ends(seeds: list[SeedRun]) -> Comparison:
-    return join_seeds(seeds, final=True)
+def ends(runs: list[RunCase]) -> Curves:
+    return join(runs, final=True)
 
 
 def test_a_short_run_changes_no_number_of_the_others_and_is_left_out_with_its_reason() -> None:
@@ -54,7 +54,7 @@ def test_a_short_run_changes_no_number_of_the_others_and_is_left_out_with_its_re
 def test_unfinished_runs_of_one_budget_are_compared_at_the_most_that_all_of_them_reached() -> None:
     finished = [ramp(f"v{k}", 40_000, algo="vdn", seed=k) for k in (1, 2)]
     half = replace(ramp("half", 40_000, algo="qmix"), status="running", env_steps=20_007)
-    joined = join_seeds([*finished, half, ramp("short", 2000, algo="qplex")], final=True, include_unfinished=True)
+    joined = join([*finished, half, ramp("short", 2000, algo="qplex")], final=True, include_unfinished=True)
     table = tabulate_win_rates(cut_to_budget(joined), Aggregation())
     assert table.frame["variant"].tolist() == ["QMIX", "VDN"]
     assert (
@@ -74,10 +74,11 @@ def test_a_given_budget_stands_in_every_export(unequal) -> None:
 
 def test_a_longer_run_is_never_read_later_than_the_shorter_ones_ended(unequal) -> None:
     late = ramp("late", 40_000, algo="cds", over=99)
-    cut = {seed.id: seed for seed in cut_to_budget(ends([*unequal, late]), 4000).seeds}
-    assert [cut[name].curve.steps[-1] for name in ("q2", "m1", "v1")] == [4005, 4002, 4007]
-    assert cut["late"].curve.steps[-1] == 3099, "at 4,099 it had trained for longer than any run of 4,000"
-    assert compute_final_rate(cut["late"], LAST_TENTH) == pytest.approx(3099 / 40_000)
+    cut = cut_to_budget(ends([*unequal, late]), 4000)
+    assert [cut.get_points(name).env_step[-1] for name in ("q2", "m1", "v1")] == [4005, 4002, 4007]
+    assert cut.get_points("late").env_step[-1] == 3099, "at 4,099 it had trained for longer than any run of 4,000"
+    finals = dict(zip(cut.run_ids, compute_final_rates(cut, LAST_TENTH), strict=True))
+    assert finals["late"] == pytest.approx(3099 / 40_000)
     caption = tabulate_win_rates(cut_to_budget(ends([*unequal, late]), 4000), Aggregation()).caption
     assert (
         "Runs without an evaluation in the last tenth (their last evaluation is used): run late, at 3,099 of 4,000"
@@ -88,7 +89,7 @@ def test_a_longer_run_is_never_read_later_than_the_shorter_ones_ended(unequal) -
 def test_runs_of_one_length_are_left_as_they_are_whatever_round_they_ended_in() -> None:
     seeds = [ramp(f"r{k}", 4000 + k, algo="qmix", seed=k, over=9 * k) for k in range(1, 4)]
     comparison = cut_to_budget(ends(seeds))
-    assert [len(seed.curve.steps) for seed in comparison.seeds] == [5, 5, 5]
+    assert [len(points.value) for points in comparison.list_points()] == [5, 5, 5]
     assert comparison.budget_note == "All runs at 4,001 env steps."
     assert comparison.budget_if_unequal == ""
 
@@ -119,9 +120,7 @@ def test_each_at_its_own_end_is_marked_in_every_cell_and_nothing_is_bold(unequal
 def test_a_map_has_a_budget_of_its_own(unequal) -> None:
     other = [ramp(f"c{k}", 9000, algo="qmix", seed=k, map="8m") for k in (1, 2)]
     comparison = cut_to_budget(ends([*unequal, *other]), COMMON)
-    assert [seed.id for seed in comparison.seeds] == ["v1", "v2", "c1", "c2"], (
-        "of equally frequent budgets the greatest"
-    )
+    assert list(comparison.run_ids) == ["v1", "v2", "c1", "c2"], "of equally frequent budgets the greatest"
     assert "3m 40,000; 8m 9,000" in comparison.budget_note
     assert list_budgets(ends([*unequal, *other])) == [4000, 9000, 20_000, 40_000]
 

@@ -4,35 +4,34 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from app.analysis.aggregates import Aggregation
 from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
+from app.analysis.curves import Curves
 from app.analysis.intervals import INTERVAL_LABELS
 from app.analysis.provenance import describe_runs, hash_config
 from app.analysis.quantities import EVALUATION_QUANTITIES, MU_W, WIN_RATE, find_quantity
-from app.analysis.series import Comparison, SeedRun, join_seeds, split_curves
 from app.figures.image_options import read_image_options
 from app.figures.named.curves import draw_comparison, style_comparison
 from app.figures.render.export import export_figure
 from app.figures.render.lines_view import draw_chart
-from tests.app.seed_cases import make_seed, stored
+from tests.app.curve_cases import RunCase, join, make_run, read_cases, stored
 
 
 @pytest.fixture
-def seeds() -> list[SeedRun]:
+def seeds() -> list[RunCase]:
     made = [
-        make_seed(f"{map}-{seed}", [(0, 0.0), (10 * seed, rate)], map=map, seed=seed)
+        make_run(f"{map}-{seed}", [(0, 0.0), (10 * seed, rate)], map=map, seed=seed)
         for map in ("3m", "8m")
         for seed, rate in ((1, 0.4), (2, 0.8))
     ]
-    return [*made, make_seed("never", [], algo="qmix", status="queued", env_steps=0)]
+    return [*made, make_run("never", [], algo="qmix", status="queued", env_steps=0)]
 
 
 @pytest.fixture
-def comparison(seeds) -> Comparison:
-    return join_seeds(seeds)
+def comparison(seeds) -> Curves:
+    return join(seeds)
 
 
 def test_the_band_is_the_spread_over_seeds(comparison) -> None:
@@ -54,27 +53,25 @@ def test_each_map_is_a_panel_and_a_chart_of_its_own_on_the_page(comparison) -> N
 
 def test_the_x_axis_of_each_map_ends_at_its_longest_run() -> None:
     points = {"3m": 6_000, "2s3z": 200_000}
-    chart = draw_comparison(
-        join_seeds([make_seed(map, [(0, 0.0), (end, 0.5)], map=map) for map, end in points.items()])
-    )
+    chart = draw_comparison(join([make_run(map, [(0, 0.0), (end, 0.5)], map=map) for map, end in points.items()]))
     ends = {part.panels[0].title: part.panels[0].lines[0].x[-1] for part in chart.split()}
     assert ends == {f"win rate, {map}": end for map, end in points.items()}
 
 
 def test_a_run_without_a_point_makes_no_line_and_is_told(comparison) -> None:
-    assert [group.variant.algo for group in comparison.groups] == ["emtc-qplex", "emtc-qplex"]
-    (lost,) = comparison.excluded_runs
+    assert [group.variant.algo for group in comparison.by_variant] == ["emtc-qplex", "emtc-qplex"]
+    (lost,) = comparison.excluded
     assert str(lost) == "run never (QMIX on 3m; seed 1): no point yet; queued at 0 of 1,000 env steps"
     assert str(lost) in draw_comparison(comparison).caption
 
 
 def test_the_caption_says_how_many_episodes_of_an_evaluation_differ_where_that_was_counted(comparison, seeds) -> None:
     assert "differ" not in draw_comparison(comparison).caption
-    counts = ([1.0, 9.0], [16.0], [9.0, 2.0, 12.0], [16.0])
-    counted = [replace(seed, distinct_episodes=np.array(each)) for seed, each in zip(seeds[:4], counts, strict=True)]
-    caption = draw_comparison(join_seeds(counted)).caption
+    counts = ((1.0, 9.0), (16.0, 16.0), (9.0, 2.0), (9.0, 12.0))
+    counted = [replace(seed, distinct=each) for seed, each in zip(seeds[:4], counts, strict=True)]
+    caption = draw_comparison(join(counted)).caption
     assert "Of the 16 episodes of an evaluation 1 to 16 differ, median 9. " in f"{caption} "
-    caption = draw_comparison(join_seeds([*counted[1:2], *seeds[2:4]])).caption
+    caption = draw_comparison(join([*counted[1:2], *seeds[2:4]])).caption
     assert "Of the 16 episodes of an evaluation 16 differ. Counted in 1 of the 3 runs." in caption
 
 
@@ -96,8 +93,8 @@ def test_seeds_can_be_seen_as_faint_lines_outside_the_legend(comparison) -> None
 
 
 def test_a_band_of_fractions_ends_at_0_and_1() -> None:
-    seeds = [make_seed(f"{seed}", [(0, 0.0), (10, rate)], seed=seed) for seed, rate in ((1, 0.0), (2, 1.0), (3, 1.0))]
-    chart = draw_comparison(join_seeds(seeds))
+    seeds = [make_run(f"{seed}", [(0, 0.0), (10, rate)], seed=seed) for seed, rate in ((1, 0.0), (2, 1.0), (3, 1.0))]
+    chart = draw_comparison(join(seeds))
     line = chart.panels[0].lines[0]
     assert line.high is not None
     assert line.high.tolist() == [0.0, 1.0], "mean + standard deviation is 1.24"
@@ -106,37 +103,29 @@ def test_a_band_of_fractions_ends_at_0_and_1() -> None:
 
 def test_a_hidden_line_does_not_change_the_styles_of_the_others() -> None:
     changes = [f"memory.delta={k}e-5" for k in range(1, 9)]
-    seeds = [make_seed(f"{k}", [(0, 0.0), (10, 0.5)], change, seed=k) for k, change in enumerate(changes)]
-    comparison = join_seeds(seeds)
+    seeds = [make_run(f"{k}", [(0, 0.0), (10, 0.5)], change, seed=k) for k, change in enumerate(changes)]
+    comparison = join(seeds)
     styles = style_comparison(comparison)
     for method in comparison.methods:
         others = {name: style for name, style in styles.items() if name != method}
-        part = comparison.without([method])
+        part = comparison.hide([method])
         assert {name: style_comparison(part)[name] for name in part.methods} == others
 
 
-def frame_of(*rows: tuple[str, int, float]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=pd.Index(["run_id", "env_step", "win_rate"]))
-
-
 def test_mu_w_is_taken_of_each_seed_before_seeds_are_averaged() -> None:
-    frame = frame_of(("a", 0, 0.0), ("a", 10, 0.4), ("b", 0, 0.0), ("b", 20, 0.8))
-    curves = split_curves(frame, MU_W)
-    np.testing.assert_allclose([curves["a"].values[-1], curves["b"].values[-1]], [0.2, 0.4])
+    curves = read_cases([make_run("a", [(0, 0.0), (10, 0.4)]), make_run("b", [(0, 0.0), (20, 0.8)])], MU_W)
+    np.testing.assert_allclose([curves.get_points(run_id).value[-1] for run_id in "ab"], [0.2, 0.4])
 
 
 def test_missing_values_are_skipped_and_never_averaged() -> None:
-    curves = split_curves(frame_of(("a", 0, 0.0), ("a", 10, np.nan), ("a", 20, 1.0), ("b", 0, np.nan)))
-    assert list(curves) == ["a"]
-    assert curves["a"].steps.tolist() == [0, 20]
-    assert curves["a"].values.tolist() == [0.0, 1.0]
+    curves = read_cases([make_run("a", [(0, 0.0), (10, np.nan), (20, 1.0)]), make_run("b", [(0, np.nan)])])
+    assert curves.points["run"].tolist() == ["a", "a"]
+    assert curves.points["env_step"].tolist() == [0, 20]
+    assert curves.points["value"].tolist() == [0.0, 1.0]
 
 
 def test_any_logged_number_can_be_drawn_and_a_stranger_is_the_win_rate() -> None:
-    loss = find_quantity("train/loss")
-    curve = split_curves(pd.DataFrame({"run_id": ["a"] * 2, "env_step": [1, 2], "value": [3.0, np.nan]}), loss)["a"]
-    one = make_seed("a", list(zip(curve.steps, curve.values, strict=True)))
-    panel = draw_comparison(join_seeds([one], loss)).panels[0]
+    panel = draw_comparison(join([make_run("a", [(1, 3.0), (2, np.nan)])], find_quantity("train/loss"))).panels[0]
     assert (panel.title, panel.unit, panel.lines[0].y.tolist()) == ("train/loss, 3m", "return²", [3.0])
     assert find_quantity("<script>") is WIN_RATE
     assert find_quantity("return") is EVALUATION_QUANTITIES["return"]
@@ -152,7 +141,7 @@ def test_facets_export_in_every_format_and_width(comparison, format, width) -> N
 
 
 def test_nothing_to_compare_is_an_empty_chart() -> None:
-    chart = draw_comparison(join_seeds([]))
+    chart = draw_comparison(join([]))
     assert chart.is_empty
     assert export_figure(chart, "svg").startswith(b"<?xml")
 
@@ -165,7 +154,7 @@ def test_provenance_names_run_seed_settings_and_code() -> None:
 
 
 def test_a_method_has_one_name_in_every_panel_even_if_its_seeds_differ(seeds) -> None:
-    chart = draw_comparison(join_seeds([seed for seed in seeds if seed.id != "8m-2"]))
+    chart = draw_comparison(join([seed for seed in seeds if seed.id != "8m-2"]))
     assert [line.name for _, line in chart.lines] == ["EMTC(QPLEX) (n = 1 to 2)"] * 2
 
 
@@ -176,13 +165,13 @@ START = [(0, 0.0), (200, 0.1)]
 def test_an_unfinished_seed_neither_cuts_a_line_nor_counts_until_it_is_asked_for() -> None:
     """Two finished ramps and a run that was stopped at 200 of 1000 steps: there the mean of 0.2, 0.2 and 0.1."""
     seeds = [
-        make_seed("a", RAMP, seed=1),
-        make_seed("b", RAMP, seed=2),
-        make_seed("c", START, seed=3, status="stopped", env_steps=294),
+        make_run("a", RAMP, seed=1),
+        make_run("b", RAMP, seed=2),
+        make_run("c", START, seed=3, status="stopped", env_steps=294),
     ]
-    line = draw_comparison(join_seeds(seeds)).panels[0].lines[0]
+    line = draw_comparison(join(seeds)).panels[0].lines[0]
     assert (line.name, line.x[-1], line.y[-1]) == ("EMTC(QPLEX) (n = 2)", 1000, 1.0)
-    with_it = draw_comparison(join_seeds(seeds, include_unfinished=True))
+    with_it = draw_comparison(join(seeds, include_unfinished=True))
     line = with_it.panels[0].lines[0]
     assert (line.name, line.x[-1]) == ("EMTC(QPLEX)† (n = 3)", 200)
     np.testing.assert_allclose(line.y[-1], (0.2 + 0.2 + 0.1) / 3)
@@ -190,38 +179,41 @@ def test_an_unfinished_seed_neither_cuts_a_line_nor_counts_until_it_is_asked_for
 
 
 def test_a_variant_of_which_nothing_has_finished_is_drawn_as_far_as_it_got_and_never_a_final_number() -> None:
-    seeds = [make_seed("c", START, status="running", env_steps=294)]
-    assert join_seeds(seeds).name_line("emtc-qplex") == "EMTC(QPLEX)† (n = 1)"
-    final = join_seeds(seeds, final=True)
-    assert not final.groups
-    assert [str(each) for each in final.excluded_runs] == [
+    seeds = [make_run("c", START, status="running", env_steps=294)]
+    assert join(seeds).name_line("emtc-qplex") == "EMTC(QPLEX)† (n = 1)"
+    final = join(seeds, final=True)
+    assert not final.runs
+    assert [str(each) for each in final.excluded] == [
         "run c (EMTC(QPLEX) on 3m; seed 1): running at 294 of 1,000 env steps"
     ]
 
 
 def test_a_run_that_was_stopped_after_its_last_step_is_a_result() -> None:
-    assert make_seed("a", RAMP, status="stopped", env_steps=1000).is_result
-    assert not make_seed("a", RAMP, status="lost", env_steps=999).is_result
-    assert not make_seed("a", [], status="queued", env_steps=0, target_steps=0).is_result
+    seeds = [
+        make_run("a", RAMP, status="stopped", env_steps=1000),
+        make_run("b", RAMP, status="lost", env_steps=999),
+        make_run("c", [], status="queued", env_steps=0, target_steps=0),
+    ]
+    assert [run.is_result for run in read_cases(seeds).runs] == [True, False, False]
 
 
 def test_the_same_seed_twice_is_one_sample_the_finished_and_newer_one() -> None:
     seeds = [
-        make_seed("old", RAMP, seed=1, made=1),
-        make_seed("new", RAMP, seed=1, made=2),
-        make_seed("cut", START, seed=1, made=3, status="failed", env_steps=200),
+        make_run("old", RAMP, seed=1, made=1),
+        make_run("new", RAMP, seed=1, made=2),
+        make_run("cut", START, seed=1, made=3, status="failed", env_steps=200),
     ]
-    found = join_seeds(seeds, include_unfinished=True)
-    assert [group.run_ids for group in found.groups] == [("new",)]
-    assert {each.run_id: each.reason for each in found.excluded_runs} == {
+    found = join(seeds, include_unfinished=True)
+    assert [group.run_ids for group in found.by_variant] == [("new",)]
+    assert {each.run_id: each.reason for each in found.excluded} == {
         "old": "duplicate of seed 1; run new is used",
         "cut": "duplicate of seed 1; run new is used",
     }
 
 
 def test_fifteen_variants_have_fifteen_names_and_fifteen_looks() -> None:
-    seeds = [make_seed(f"r{k}", RAMP, f"memory.delta={k / 1000}") for k in range(1, 16)]
-    chart = draw_comparison(join_seeds(seeds))
+    seeds = [make_run(f"r{k}", RAMP, f"memory.delta={k / 1000}") for k in range(1, 16)]
+    chart = draw_comparison(join(seeds))
     lines = chart.panels[0].lines
     assert len({line.name for line in lines}) == 15
     assert len({(line.color, line.dash, line.marker) for line in lines}) == 15
@@ -231,9 +223,9 @@ def test_fifteen_variants_have_fifteen_names_and_fifteen_looks() -> None:
 
 
 def test_a_shared_preset_stands_in_the_caption_and_another_one_in_the_name() -> None:
-    demo = make_seed("a", RAMP, preset="demo")
-    alone = join_seeds([demo])
+    demo = make_run("a", RAMP, preset="demo")
+    alone = join([demo])
     assert list(alone.methods.values()) == ["EMTC(QPLEX)"]
     assert "All with preset = demo." in draw_comparison(alone).caption
-    mixed = join_seeds([demo, make_seed("b", RAMP)])
+    mixed = join([demo, make_run("b", RAMP)])
     assert sorted(mixed.methods.values()) == ["EMTC(QPLEX)", "EMTC(QPLEX), preset = demo"]

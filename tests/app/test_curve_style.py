@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.analysis.series import join_seeds
-from app.figures.curve_style import CurveStyle, clip_spikes, complement, smooth_chart, with_log_y_axis
+from app.figures.curve_style import clip_spikes, complement, smooth_chart, with_log_y_axis
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.named.curves import draw_comparison
 from app.figures.reference_runs import DOTTED
@@ -17,7 +16,7 @@ from app.figures.run_charts import draw_gate_dynamics, draw_metrics
 from emtc_core.errors import ConfigError
 from storage.engine import open_database
 from storage.runs.rows import find_run
-from tests.app.seed_cases import make_seed
+from tests.app.curve_cases import join, make_run
 from tests.pages.seed import seed_failed_run, seed_run
 
 X = np.arange(1.0, 4.0)
@@ -122,41 +121,39 @@ POINTS = [(0, 0.0), (100, 1.0), (200, 0.0), (300, 1.0)]
 
 
 def test_smoothing_looks_back_over_env_steps_keeps_what_was_measured_faint_and_is_told():
-    comparison = join_seeds([make_seed("a", POINTS, seed=1), make_seed("b", POINTS, seed=2)])
-    chart = draw_comparison(comparison, curve_style=CurveStyle(smooth=150))
+    comparison = join([make_run("a", POINTS, seed=1), make_run("b", POINTS, seed=2)])
+    chart = draw_comparison(comparison, smooth=150)
     raw, line = chart.panels[0].lines
     assert (raw.faint, raw.group, raw.low) == (True, line.name, None)
     assert raw.y.tolist() == [0, 1, 0, 1]
     assert line.y.tolist() == [0, 0.5, 0.5, 0.5], "the mean of the points of the last 150 steps"
     assert "over the 150 env steps up to each point" in chart.caption
     assert "smoothed over 150 env steps" in chart.subtitle
-    earlier = join_seeds([make_seed(name, POINTS[:2], seed=seed) for seed, name in enumerate("ab", 1)])
-    assert (
-        draw_comparison(earlier, curve_style=CurveStyle(smooth=150)).panels[0].lines[1].y.tolist()
-        == line.y.tolist()[:2]
-    )
+    earlier = join([make_run(name, POINTS[:2], seed=seed) for seed, name in enumerate("ab", 1)])
+    assert draw_comparison(earlier, smooth=150).panels[0].lines[1].y.tolist() == line.y.tolist()[:2]
 
 
 def test_with_each_seed_drawn_those_are_what_was_measured():
-    comparison = join_seeds([make_seed("a", POINTS, seed=1), make_seed("b", POINTS[:3], seed=2)])
-    lines = draw_comparison(comparison, curve_style=CurveStyle(smooth=150), per_seed=True).panels[0].lines
+    comparison = join([make_run("a", POINTS, seed=1), make_run("b", POINTS[:3], seed=2)])
+    lines = draw_comparison(comparison, smooth=150, per_seed=True).panels[0].lines
     assert [line.faint for line in lines] == [True, True, False]
     assert lines[0].y.tolist() == [0, 1, 0, 1]
 
 
 def test_logarithmic_axes_leave_out_what_has_no_place_there_and_the_caption_says_so():
-    chart = draw_comparison(join_seeds([make_seed("a", POINTS)]), curve_style=CurveStyle(log=("x", "y")))
+    chart = draw_comparison(join([make_run("a", POINTS)]), log_axes="xy")
     (line,) = chart.panels[0].lines
     assert (chart.x_log, chart.panels[0].log) == (True, True)
     assert line.x.tolist() == [100, 200, 300]
     assert line.y.tolist() == pytest.approx([1, np.nan, 1], nan_ok=True)
     assert "The x and y axes are logarithmic" in chart.caption
-    assert not draw_comparison(join_seeds([make_seed("a", POINTS)])).x_log
+    assert not draw_comparison(join([make_run("a", POINTS)])).x_log
 
 
 def test_files_take_smoothing_and_axes_and_refuse_what_is_none():
     kind = find_figure("learning-curves")
-    assert kind.read_options({"smooth": 20_000, "log": "xy"}).values == {"smooth": 20_000, "log": ("x", "y")}
+    values = kind.read_options({"smooth": 20_000, "log": "xy"}).list_set_values()
+    assert values == {"smooth": 20_000, "log": "xy"}
     for strange in ({"smooth": -1}, {"smooth": "much"}, {"log": "z"}, {"log": "xyz"}, {"log": 3}):
         with pytest.raises(ConfigError):
             kind.read_options(strange)

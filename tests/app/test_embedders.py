@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from app.analysis.collapse import measure_collapse
+from app.analysis.curve_reader import read_curves, read_tables
 from app.analysis.measures import compute_return_r2, measure_runs
 from app.analysis.projections.embedders import embed_snapshot, read_states
 from app.analysis.projections.snapshots import (
@@ -13,7 +14,6 @@ from app.analysis.projections.snapshots import (
     make_projection_params,
     project_snapshot,
 )
-from app.analysis.series import read_seeds
 from app.cli.main import run
 from app.jobs.projection_process import embed
 from app.jobs.projections import run_job
@@ -98,7 +98,7 @@ def test_a_study_reads_how_well_each_embedder_tells_returns(seeded: tuple[Databa
         snapshot, delta=memory["delta"], delta_space=memory["delta_space"], embedding=found.coordinates
     )
     assert told["dcae"] == by_hand["h_r2_knn"].value
-    measured = measure_runs(db, [row], read_seeds(db, [row]))
+    measured = measure_runs(db, [row], read_curves(read_tables(db, [row]), "win_rate"))
     assert measured["r2_dcae"] == {row.id: told["tcse"] - told["dcae"]}
     assert measured["r2_random"] == {row.id: told["tcse"] - told["random"]}
 

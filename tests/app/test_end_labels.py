@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Annotation, Text
 
-from app.analysis.series import join_seeds
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.named.curves import draw_comparison
 from app.figures.render import lines_view
 from app.figures.render.lines_view import draw_chart, spread
 from app.figures.render.plotly_view import to_plotly
-from tests.app.seed_cases import make_seed
+from tests.app.curve_cases import join, make_run
 
 PLACES = st.lists(st.floats(-0.2, 1.2), min_size=1, max_size=12)
 GAPS = st.floats(0.001, 0.2)
@@ -61,7 +60,7 @@ def test_labels_in_an_image_never_overlap_wherever_their_lines_end(ends) -> None
 
 
 def labels(*seeds) -> list[str]:
-    chart = draw_comparison(join_seeds(list(seeds)))
+    chart = draw_comparison(join(list(seeds)))
     return [line.label for line in chart.panels[0].lines]
 
 
@@ -69,16 +68,16 @@ POINTS = [(0, 0.0), (400, 1.0)]
 
 
 def test_a_label_says_which_line_is_meant() -> None:
-    plain = make_seed("a", POINTS)
-    gateless = make_seed("b", POINTS, "gate.enabled=false")
-    ours, theirs = (make_seed(f"d{algo}", POINTS, preset="demo", algo=algo) for algo in ("emtc-qplex", "emu-qplex"))
-    assert labels(plain, gateless, make_seed("c", POINTS, algo="qmix")) == ["EMTC(QPLEX)", "No-TCGM", "QMIX"]
+    plain = make_run("a", POINTS)
+    gateless = make_run("b", POINTS, "gate.enabled=false")
+    ours, theirs = (make_run(f"d{algo}", POINTS, preset="demo", algo=algo) for algo in ("emtc-qplex", "emu-qplex"))
+    assert labels(plain, gateless, make_run("c", POINTS, algo="qmix")) == ["EMTC(QPLEX)", "No-TCGM", "QMIX"]
     assert labels(plain, ours, theirs) == ["EMTC(QPLEX)", "EMTC(QPLEX), preset = demo", "EMU(QPLEX), preset = demo"]
     assert labels(plain, ours) == ["EMTC(QPLEX)", "preset = demo"]
 
 
 def test_panels_side_by_side_have_titles_in_every_export() -> None:
-    chart = draw_comparison(join_seeds([make_seed(map, POINTS, map=map) for map in ("3m", "8m")]))
+    chart = draw_comparison(join([make_run(map, POINTS, map=map) for map in ("3m", "8m")]))
     drawn = draw_chart(chart, 6.75)
     assert [ax.get_title(loc="left") for ax in drawn.axes] == ["win rate, 3m", "win rate, 8m"]
     assert [each["text"] for each in to_plotly(chart).layout["annotations"]] == [

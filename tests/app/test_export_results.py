@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 from sqlalchemy import insert, update
 
-from app.analysis.comparable import select_runs
+from app.analysis.curve_reader import read_quantity, read_tables
 from app.analysis.finals import make_final_scale, name_final
-from app.analysis.quantities import RATE_NAMES, ROBUST, TRAINING_WIN_RATE, RateName
-from app.analysis.series import read_seeds
+from app.analysis.quantities import RATE_NAMES, ROBUST, TRAINING_WIN_RATE, WIN_RATE, RateName
+from app.analysis.results import select_runs
 from app.cli.main import run
 from app.figures.named.curves import LearningCurveOptions
 from app.figures.options import SeedOptions
@@ -25,7 +25,7 @@ from app.figures.theme import METHOD_STYLES
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.models import Evaluation, MetricRow, Run
-from tests.app.seed_cases import make_seed, stored
+from tests.app.curve_cases import make_run, read_cases, stored
 from tests.errors import raises
 
 MADE_AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -345,9 +345,9 @@ def test_the_quantity_of_learning_curves_names_its_win_rate_itself(runs, tmp_pat
 
 
 def test_the_interval_of_a_training_rate_counts_an_episode_for_each_report() -> None:
-    seeds = [make_seed(f"a{k}", [(k * 10, 1.0) for k in range(91, 101)], seed=k) for k in (1, 2)]
-    assert make_final_scale(seeds, "last-tenth", quantity=TRAINING_WIN_RATE).episodes == 10
-    assert make_final_scale(seeds, "last-tenth", quantity=ROBUST).episodes == 160
+    seeds = [make_run(f"a{k}", [(k * 10, 1.0) for k in range(91, 101)], seed=k) for k in (1, 2)]
+    assert make_final_scale(read_cases(seeds), "last-tenth", quantity=TRAINING_WIN_RATE).episodes == 10
+    assert make_final_scale(read_cases(seeds), "last-tenth", quantity=ROBUST).episodes == 160
 
 
 def test_learning_curves_read_how_many_episodes_differ_and_the_robust_rate_says_nothing_of_it(runs) -> None:
@@ -355,8 +355,11 @@ def test_learning_curves_read_how_many_episodes_differ_and_the_robust_rate_says_
     with runs.db.transaction() as connection:
         connection.execute(update(Evaluation).where(Evaluation.run_id == made[0]).values(distinct=3))
     rows = select_runs(runs.db, made)
-    assert [seed.distinct_episodes.tolist() for seed in read_seeds(runs.db, rows)] == [[3, 3, 3], []]
-    assert [len(seed.distinct_episodes) for seed in read_seeds(runs.db, rows, ROBUST)] == [0, 0]
+    tables = read_tables(runs.db, rows)
+    counted, robust = (read_quantity(tables, quantity).points for quantity in (WIN_RATE, ROBUST))
+    assert counted.groupby("run")["distinct"].count().to_dict() == {made[0]: 3, made[1]: 0}
+    assert set(counted["distinct"].dropna()) == {3}
+    assert robust["distinct"].isna().all()
     told = "Of the 16 episodes of an evaluation 3 differ. Counted in 1 of the 2 runs."
     rates: list[RateName] = ["auto", "greedy", "robust"]
     captions = [

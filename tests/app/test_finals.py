@@ -12,7 +12,8 @@ from app.analysis.aggregates import Aggregation
 from app.analysis.finals import (
     FINAL_RULES,
     Falls,
-    compute_final_rate,
+    FinalRule,
+    compute_final_rates,
     count_falls,
     define_final,
     list_runs_without_last_tenth,
@@ -20,11 +21,10 @@ from app.analysis.finals import (
     name_final,
 )
 from app.analysis.published import tabulate_with_published
-from app.analysis.series import SeedRun, join_seeds
 from app.analysis.tables import export_table
 from app.analysis.win_rates import tabulate_falls, tabulate_win_rates
 from app.figures.named.comparisons import draw_profiles, tabulate_tests
-from tests.app.seed_cases import make_curve, make_seed
+from tests.app.curve_cases import RunCase, join, make_run, read_cases
 
 SWINGS = (1.0, 1.0, 0.0, 0.38, 0.62, 0.0, 1.0, 1.0, 0.12, 0.0, 0.94, 0.44, 0.44)
 """Measured: EMTC(QPLEX) on 3s_vs_5z between 500,000 and 640,000 env steps; here every 10,000 steps up to its end."""
@@ -32,18 +32,26 @@ PUBLISHED_CODE = (1, 1, 1, 0, 0.94, 0, 0.62, 0.44, 1, 1, 0.94, 0.5, 0, 0, 1, 0.8
 """Measured: the published code on 3m within 90,000 env steps, but for a stretch; here every 5,000 up to its end."""
 
 
-def run_of(values: tuple[float, ...], first: int, every: int, *settings: str, **given) -> SeedRun:
+def run_of(values: tuple[float, ...], first: int, every: int, *settings: str, **given) -> RunCase:
     """A run that was evaluated at equal distances up to its budget."""
     steps = [first + every * place for place in range(len(values))]
     done = {"env_steps": steps[-1], "target_steps": steps[-1]}
-    return make_seed(given.pop("run_id", "a"), list(zip(steps, values, strict=True)), *settings, **(done | given))
+    return make_run(given.pop("run_id", "a"), list(zip(steps, values, strict=True)), *settings, **(done | given))
+
+
+def final_rate(run: RunCase, rule: FinalRule) -> float:
+    return float(compute_final_rates(read_cases([run]), rule)[0])
+
+
+def values_of(run: RunCase) -> np.ndarray:
+    return np.array([value for _, value in run.points])
 
 
 def test_the_final_win_rate_is_the_mean_over_the_last_tenth_of_the_budget() -> None:
     """Beyond 576,000 of 640,000 steps: 1, 1, .12, 0, .94, .44 and .44."""
     run = run_of(SWINGS, 520_000, 10_000)
-    assert compute_final_rate(run, "last-tenth") == pytest.approx((1 + 1 + 0.12 + 0 + 0.94 + 0.44 + 0.44) / 7)
-    assert compute_final_rate(run, "last") == 0.44
+    assert final_rate(run, "last-tenth") == pytest.approx((1 + 1 + 0.12 + 0 + 0.94 + 0.44 + 0.44) / 7)
+    assert final_rate(run, "last") == 0.44
 
 
 def test_equal_means_of_unequal_evaluations_are_a_tie() -> None:
@@ -52,29 +60,29 @@ def test_equal_means_of_unequal_evaluations_are_a_tie() -> None:
         [run_of(values, 92_000, 4_000, run_id=algo, algo=algo)]
         for values, algo in (((0.1, 0.2, 0.3), "emtc-qplex"), ((0.3, 0.2, 0.1), "qmix"))
     )
-    assert compute_final_rate(up[0], "last-tenth") == compute_final_rate(down[0], "last-tenth") == 0.2
-    table = tabulate_tests(join_seeds([*up, *down], final=True))
+    assert final_rate(up[0], "last-tenth") == final_rate(down[0], "last-tenth") == 0.2
+    table = tabulate_tests(join([*up, *down], final=True))
     assert table.frame["P(improvement)"].str[:4].tolist() == ["0.50"]
 
 
 def test_an_evaluation_at_exactly_nine_tenths_is_not_in_the_last_tenth() -> None:
     points = [(899, 0.0), (900, 0.0), (901, 1.0), (1003, 0.5)]
-    assert compute_final_rate(make_seed("a", points), "last-tenth") == 0.75
+    assert final_rate(make_run("a", points), "last-tenth") == 0.75
 
 
 def test_falls_are_evaluations_below_a_half_after_the_first_of_nine_tenths() -> None:
     """Of the twelve after the first of 3s_vs_5z: 0, .38, 0, .12, 0, .44 and .44; .5 itself is no fall."""
-    assert count_falls(run_of(SWINGS, 520_000, 10_000).curve) == Falls(7, 12)
-    assert count_falls(run_of(PUBLISHED_CODE, 10_000, 5_000).curve) == Falls(5, 16)
-    assert count_falls(make_curve([1, 2, 3, 4, 5], [1.0, 0.0, 0.0, 0.0, 0.94])) == Falls(3, 4)
+    assert count_falls(values_of(run_of(SWINGS, 520_000, 10_000))) == Falls(7, 12)
+    assert count_falls(values_of(run_of(PUBLISHED_CODE, 10_000, 5_000))) == Falls(5, 16)
+    assert count_falls(np.array([1.0, 0.0, 0.0, 0.0, 0.94])) == Falls(3, 4)
 
 
 def test_what_came_before_the_first_success_is_no_fall_and_without_one_there_is_nothing_to_count() -> None:
-    assert count_falls(make_curve([1, 2, 3, 4], [0.0, 0.1, 0.9, 0.6])) == Falls(0, 1)
-    assert count_falls(make_curve([1, 2], [0.0, 0.9])) == Falls(0, 0)
+    assert count_falls(np.array([0.0, 0.1, 0.9, 0.6])) == Falls(0, 1)
+    assert count_falls(np.array([0.0, 0.9])) == Falls(0, 0)
     assert np.isnan(Falls(0, 0).share)
-    assert count_falls(make_curve([1, 2], [0.89, 0.0])) is None
-    assert count_falls(make_curve([], [])) is None
+    assert count_falls(np.array([0.89, 0.0])) is None
+    assert count_falls(np.array([])) is None
 
 
 rates = st.lists(st.integers(0, 16).map(lambda wins: wins / 16), min_size=1, max_size=30)
@@ -83,26 +91,26 @@ rates = st.lists(st.integers(0, 16).map(lambda wins: wins / 16), min_size=1, max
 @given(rates, st.integers(0, 1200), st.randoms(use_true_random=False))
 def test_the_final_rate_and_the_falls_of_any_curve_are_those_of_a_loop(values, target, random) -> None:
     steps = sorted(random.sample(range(1, 1300), len(values)))
-    run = make_seed("a", list(zip(steps, values, strict=True)), target_steps=target)
+    run = make_run("a", list(zip(steps, values, strict=True)), target_steps=target)
     late = [value for step, value in zip(steps, values, strict=True) if target and step > target - target / 10]
     expected = sum(late) / len(late) if late else values[-1]
-    assert compute_final_rate(run, "last-tenth") == pytest.approx(expected)
-    assert compute_final_rate(run, "last") == values[-1]
-    assert (list_runs_without_last_tenth([run], "last-tenth") == "") == bool(late)
+    assert final_rate(run, "last-tenth") == pytest.approx(expected)
+    assert final_rate(run, "last") == values[-1]
+    assert (list_runs_without_last_tenth(read_cases([run]), "last-tenth") == "") == bool(late)
     made, falls, after = False, 0, 0
     for value in values:
         falls, after = (falls + (value < 0.5), after + 1) if made else (0, 0)
         made = made or value >= 0.9
-    assert count_falls(run.curve) == (Falls(falls, after) if made else None)
+    assert count_falls(values_of(run)) == (Falls(falls, after) if made else None)
 
 
 def test_a_run_without_an_evaluation_there_has_its_last_one_and_every_table_names_it() -> None:
     seeds = [
-        make_seed("a", [(0, 0.0), (850, 0.5)], algo="qmix", map="corridor"),
-        make_seed("b", [(0, 0.0), (920, 0.0), (1000, 1.0)], map="corridor"),
+        make_run("a", [(0, 0.0), (850, 0.5)], algo="qmix", map="corridor"),
+        make_run("b", [(0, 0.0), (920, 0.0), (1000, 1.0)], map="corridor"),
     ]
-    comparison = join_seeds(seeds, final=True)
-    assert compute_final_rate(seeds[0], "last-tenth") == 0.5
+    comparison = join(seeds, final=True)
+    assert final_rate(seeds[0], "last-tenth") == 0.5
     told = (
         "Runs without an evaluation in the last tenth (their last evaluation is used): "
         "run a, at 850 of 1,000 env steps."
@@ -112,17 +120,19 @@ def test_a_run_without_an_evaluation_there_has_its_last_one_and_every_table_name
         assert told in table.caption
         assert told in export_table(table, "latex").decode()
     assert told in draw_profiles(comparison).caption
-    assert list_runs_without_last_tenth(seeds, "last") == ""
+    assert list_runs_without_last_tenth(read_cases(seeds), "last") == ""
 
 
 def test_many_runs_without_an_evaluation_there_are_counted_and_the_first_named() -> None:
-    seeds = [make_seed(f"r{k}", [(100, 0.5)], seed=k) for k in range(8)]
-    assert list_runs_without_last_tenth(seeds, "last-tenth").endswith("run r4, at 100 of 1,000 env steps; and 3 more.")
+    seeds = [make_run(f"r{k}", [(100, 0.5)], seed=k) for k in range(8)]
+    assert list_runs_without_last_tenth(read_cases(seeds), "last-tenth").endswith(
+        "run r4, at 100 of 1,000 env steps; and 3 more."
+    )
 
 
 def test_an_unfinished_run_that_is_asked_for_is_read_at_its_last_evaluation_and_told() -> None:
-    seeds = [make_seed("c", [(0, 0.0), (200, 0.25)], status="stopped", env_steps=250)]
-    table = tabulate_win_rates(join_seeds(seeds, include_unfinished=True, final=True))
+    seeds = [make_run("c", [(0, 0.0), (200, 0.25)], status="stopped", env_steps=250)]
+    table = tabulate_win_rates(join(seeds, include_unfinished=True, final=True))
     assert table.frame["3m"].tolist() == ["25.0† (1 seed)"]
     assert "(their last evaluation is used): run c, at 200 of 1,000 env steps." in table.caption
 
@@ -131,18 +141,20 @@ def test_a_caption_says_of_how_many_evaluations_a_mean_is() -> None:
     one = run_of(SWINGS, 520_000, 10_000)
     two = run_of((0.0, 1.0, 0.5), 80_000, 10_000, run_id="b")
     meaning = "final win rate: mean of the evaluations in the last tenth of the budget"
-    assert define_final([one], "last-tenth") == f"{meaning} (7 per run)"
-    assert define_final([one, two], "last-tenth") == f"{meaning} (1 to 7 per run)"
-    assert define_final([two], "last-tenth") == f"{meaning} (1 per run: the last)"
-    assert define_final([one], "last", unit="%") == "last win rate [%]: win rate of the last evaluation only"
+    assert define_final(read_cases([one]), "last-tenth") == f"{meaning} (7 per run)"
+    assert define_final(read_cases([one, two]), "last-tenth") == f"{meaning} (1 to 7 per run)"
+    assert define_final(read_cases([two]), "last-tenth") == f"{meaning} (1 per run: the last)"
+    assert (
+        define_final(read_cases([one]), "last", unit="%") == "last win rate [%]: win rate of the last evaluation only"
+    )
 
 
 @pytest.mark.parametrize(("rule", "cell"), [("last-tenth", "56.3 (1 seed)"), ("last", "44.0 (1 seed)")])
 def test_a_table_says_in_every_format_which_number_it_shows(rule, cell) -> None:
-    comparison = join_seeds([run_of(SWINGS, 520_000, 10_000)], final=True)
+    comparison = join([run_of(SWINGS, 520_000, 10_000)], final=True)
     table = tabulate_win_rates(comparison, Aggregation(), rule)
     assert table.frame["3m"].tolist() == [cell]
-    defined = f"{define_final(comparison.seeds, rule, unit='%').capitalize()}."
+    defined = f"{define_final(comparison, rule, unit='%').capitalize()}."
     assert table.caption.startswith(defined)
     for format in ("latex", "markdown"):
         assert defined in export_table(table, format).decode()
@@ -158,11 +170,11 @@ def test_the_interval_of_a_final_rate_counts_the_episodes_of_every_evaluation_th
     seeds = [run_of((1.0, 1.0, 1.0), 92_000, 4_000, "eval.episodes=2", run_id=f"a{k}", seed=k) for k in (1, 2)]
     lows = []
     for rule in FINAL_RULES:
-        table = tabulate_win_rates(join_seeds(seeds, final=True), Aggregation("mean", "ci"), rule)
+        table = tabulate_win_rates(join(seeds, final=True), Aggregation("mean", "ci"), rule)
         lows.append(pd.read_csv(io.BytesIO(export_table(table, "csv")))["3m low"].iloc[0])
     assert lows == [pytest.approx(100 * n / (n + 12.706**2), abs=0.01) for n in (12, 4)]
-    short = make_seed("b", [(850, 1.0)])
-    assert make_final_scale([seeds[0], short], "last-tenth").episodes == 2
+    short = make_run("b", [(850, 1.0)])
+    assert make_final_scale(read_cases([seeds[0], short]), "last-tenth").episodes == 2
 
 
 def test_only_the_share_of_falls_has_an_interval_and_it_stays_between_0_and_100() -> None:
@@ -170,7 +182,7 @@ def test_only_the_share_of_falls_has_an_interval_and_it_stays_between_0_and_100(
         run_of((1.0, 0.0, 0.0, 0.0, 0.94), 20_000, 20_000, run_id="a", seed=1),
         run_of((0.0, 0.9, 1.0, 0.5, 1.0), 20_000, 20_000, run_id="b", seed=2),
     ]
-    table = tabulate_falls(join_seeds(seeds, final=True), Aggregation("mean", "ci"))
+    table = tabulate_falls(join(seeds, final=True), Aggregation("mean", "ci"))
     row = pd.read_csv(io.BytesIO(export_table(table, "csv"))).iloc[0]
     assert row["falls value"] == 1.5
     assert row[["falls low", "falls high", "falls interval", "evaluations after low"]].isna().all()
@@ -186,12 +198,12 @@ def test_tests_and_profiles_use_the_number_that_was_asked_for(rule) -> None:
         *(run_of((0.0, 0.0, 1.0), 92_000, 4_000, run_id=f"a{k}", seed=k) for k in (1, 2)),
         *(run_of((0.4, 0.4, 0.4), 92_000, 4_000, run_id=f"b{k}", seed=k, algo="qmix") for k in (1, 2)),
     ]
-    comparison = join_seeds(seeds, final=True)
+    comparison = join(seeds, final=True)
     table = tabulate_tests(comparison, rule)
     assert table.frame["difference [%]"].str[:5].tolist() == (["-6.7 "] if rule == "last-tenth" else ["+60.0"])
     assert table.frame["P(improvement)"].str[:4].tolist() == (["0.00"] if rule == "last-tenth" else ["1.00"])
     chart = draw_profiles(comparison, rule)
-    name = define_final(comparison.seeds, rule)
+    name = define_final(comparison, rule)
     assert chart.x_label == name.partition(":")[0]
     assert name.capitalize() in chart.caption
     ours = chart.panels[0].lines[0]
@@ -205,7 +217,7 @@ def test_the_table_of_falls_averages_the_seeds_that_made_it_and_shows_each() -> 
         run_of((0.0, 0.2, 0.4, 0.6, 0.8), 20_000, 20_000, run_id="c", seed=3),
         run_of((0.0, 0.5), 50_000, 50_000, run_id="d", algo="qmix"),
     ]
-    table = tabulate_falls(join_seeds(seeds, final=True), Aggregation())
+    table = tabulate_falls(join(seeds, final=True), Aggregation())
     assert table.frame.to_numpy().tolist() == [
         [
             *("3m", "EMTC(QPLEX)", 3, 2, "1.5 ± 2.1", "3.5 ± 0.7", "37.5 ± 53.0"),
@@ -218,8 +230,8 @@ def test_the_table_of_falls_averages_the_seeds_that_made_it_and_shows_each() -> 
 
 
 def test_the_table_of_falls_leaves_out_what_the_win_rates_leave_out() -> None:
-    cut = make_seed("c", [(0, 1.0), (200, 0.0)], status="stopped", env_steps=250)
-    assert not len(tabulate_falls(join_seeds([cut], final=True)))
-    table = tabulate_falls(join_seeds([cut], include_unfinished=True, final=True))
+    cut = make_run("c", [(0, 1.0), (200, 0.0)], status="stopped", env_steps=250)
+    assert not len(tabulate_falls(join([cut], final=True)))
+    table = tabulate_falls(join([cut], include_unfinished=True, final=True))
     assert table.frame[["variant", "falls"]].to_numpy().tolist() == [["EMTC(QPLEX)†", "1.0"]]
     assert "† includes an unfinished run." in table.caption

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from sqlalchemy import insert, update
 
-from app.analysis.comparable import select_runs
-from app.analysis.compared import read_compared_runs
+from app.analysis.curve_reader import read_curves, read_tables
+from app.analysis.curves import Curves
 from app.analysis.findings import ALL_TASKS, compute_findings, measure_study, read_study
 from app.analysis.measures import MEASURES, measure_runs
-from app.analysis.series import read_seeds
+from app.analysis.results import select_runs
 from app.analysis.significance import adjust_p_values, compare_seeds
 from app.analysis.study_plans import StudyPlan, get_shipped_plan, list_plans, make_exploratory_plan, read_plan
 from app.analysis.tables import export_table, make_plain_table
@@ -39,6 +39,10 @@ from tests.tools import findings as report
 ROOT = Path(__file__).parents[2]
 CONFIRMATORY, UNPLANNED = get_shipped_plan("confirmatory"), make_exploratory_plan()
 MU_W = MEASURES["mu_w"]
+
+
+def read_greedy(db: Database, rows: list[RunRow]) -> Curves:
+    return read_curves(read_tables(db, rows), "win_rate")
 
 
 def add_run(db: Database, seed: int, wins: int, *settings: str, map: str = "3m", sweep: str = "") -> RunRow:
@@ -179,7 +183,7 @@ def test_the_question_of_a_plan_is_the_one_in_its_text(plan) -> None:
 
 def test_the_error_of_q_and_the_overestimation_have_one_sign_convention(db: Database) -> None:
     row = add_run(db, 1, 3)
-    numbers = measure_runs(db, [row], read_seeds(db, [row]))
+    numbers = measure_runs(db, [row], read_greedy(db, [row]))
     assert numbers["q_error"][row.id] == pytest.approx((2.0 + 1.0) / 2), "of the second half, without a sign"
     assert numbers["overestimation"][row.id] == pytest.approx((-2.0 + 1.0) / 2), "Q minus return"
 
@@ -204,14 +208,14 @@ def test_the_gates_numbers_are_taken_from_the_first_win_on(db: Database) -> None
     stretch = every[every["env_step"] > 4 * SUMMARY_STEPS]
     first, last = stretch.iloc[: 2 * SUMMARY_STEPS].mean(), stretch.iloc[-2 * SUMMARY_STEPS :].mean()
     row = find_run(db, run_id)
-    numbers = measure_runs(db, [row], read_seeds(db, [row]))
+    numbers = measure_runs(db, [row], read_greedy(db, [row]))
     assert numbers["delta_ratio"][run_id] == pytest.approx(np.log(last["delta_mem"] / first["delta_mem"]))
     assert numbers["beta_rise"][run_id] == pytest.approx(last["beta"] - first["beta"])
     assert numbers["removed"][run_id] == pytest.approx(0.3), "of the reports after the first win"
     with db.transaction() as connection:
         ends = TransitionSummary.bucket.in_((4, 5, 22, 23))
         connection.execute(update(TransitionSummary).where(ends).values(delta_mem_sum=0.0))
-    assert measure_runs(db, [row], read_seeds(db, [row]))["delta_ratio"] == {}, "0 has no logarithm"
+    assert measure_runs(db, [row], read_greedy(db, [row]))["delta_ratio"] == {}, "0 has no logarithm"
 
 
 @pytest.mark.parametrize("plan", list_plans(), ids=lambda plan: plan.title)
@@ -365,10 +369,10 @@ def test_parts_of_a_training_are_means_over_its_transitions(tmp_path: Path) -> N
 
 def test_findings_compare_and_its_runs_count_the_same_falls(shipped: Database) -> None:
     rows = [row for row in select_runs(shipped) if row.env == "skirmish"]
-    found = measure_runs(shipped, rows, read_seeds(shipped, rows), ["falls"])["falls"]
+    found = measure_runs(shipped, rows, read_greedy(shipped, rows), ["falls"])["falls"]
     compared = TABLES["falls"].make(shipped, rows).frame
     counts = [int(count) for cell in compared["each seed"] for count in re.findall(r": (\d+) of", cell)]
-    frame = list_runs(read_compared_runs(shipped, rows)).set_index("id")
+    frame = list_runs(read_tables(shipped, rows), "auto").set_index("id")
     assert set(frame["episodes"]) == {"robust"}
     assert sorted(counts) == sorted(found.values())
     assert frame["falls"].dropna().to_dict() == found

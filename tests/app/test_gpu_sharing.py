@@ -33,7 +33,7 @@ EIGHT_RUNS = 'name = "s"\nmap = "3m"\nsteps = 1000\nseeds = 8\n'
 def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with a GPU of 80 GB, of which 70 GB are free."""
     monkeypatch.setattr(gpu, "_DEVICE_FILES", ("/dev/null",))
-    monkeypatch.setattr(gpu, "_ask_torch", lambda *key: gpu.Gpu("NVIDIA Some GPU", 70 * GB, 80 * GB))
+    monkeypatch.setattr(gpu, "_query_torch", lambda *key: gpu.Gpu("NVIDIA Some GPU", 70 * GB, 80 * GB))
     monkeypatch.delenv(gpu.MPS_VARIABLE, raising=False)
 
 
@@ -61,7 +61,7 @@ def listening(mps_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[soc
 def test_more_runs_than_fit_into_the_gpu_are_refused_in_one_sentence(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "s.toml").write_text(EIGHT_RUNS)
     needed = max(count_gpu_bytes(run.config, get_env_info(run.config.env)) for run in read_plan().runs)
-    monkeypatch.setattr(gpu, "_ask_torch", lambda *key: gpu.Gpu("NVIDIA Some GPU", int(5.5 * needed), 80 * GB))
+    monkeypatch.setattr(gpu, "_query_torch", lambda *key: gpu.Gpu("NVIDIA Some GPU", int(5.5 * needed), 80 * GB))
     options = ["sweep", str(tmp_path / "s.toml"), "--db", f"sqlite:///{tmp_path / 'x.db'}"]
     done = emtc(*options, "--jobs", "8")
     assert (done.returncode, done.stdout, len(done.stderr.strip().splitlines())) == (2, "", 1)
@@ -78,7 +78,7 @@ def test_the_default_number_of_runs_fits_into_the_gpu(monkeypatch) -> None:
     assert control.default_jobs() == 64
     fitting = control.default_jobs(plan)
     assert fitting > 8
-    monkeypatch.setattr(gpu, "_ask_torch", lambda *key: gpu.Gpu("NVIDIA Some GPU", GB, 80 * GB))
+    monkeypatch.setattr(gpu, "_query_torch", lambda *key: gpu.Gpu("NVIDIA Some GPU", GB, 80 * GB))
     assert control.default_jobs(plan) == 1
     assert control.default_jobs(read_plan("[set]\ntrain.device = 'cpu'")) == 64
 

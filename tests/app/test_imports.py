@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from sqlalchemy import func, select, text, update
 
-from app.analysis.comparable import cut_to_budget
+from app.analysis.curve_reader import read_curves, read_tables
 from app.analysis.identical_runs import describe_identical_runs
 from app.analysis.provenance import describe_runs
-from app.analysis.series import join_seeds, read_seeds
+from app.analysis.results import select_finals, select_results
 from app.analysis.settings import list_code_warnings
 from app.cli.main import run
 from app.jobs.imports.parsed_run import SourceOverrides, parse_run_name
@@ -29,6 +29,7 @@ from storage.queries.run_search import RunFilter, matching_ids
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from storage.runs.rows import RunRow, find_run
+from tests.app.curve_cases import stored
 from tests.app.foreign_files import (
     marl_eval,
     steps,
@@ -38,7 +39,6 @@ from tests.app.foreign_files import (
     write_two_seeds,
     write_wandb,
 )
-from tests.app.seed_cases import stored
 from tests.require import require
 from tests.storage.records import make_evaluation
 
@@ -78,8 +78,8 @@ def test_two_seeds_of_pymarl_become_one_line_that_says_imported(db, tmp_path, ca
     ]
     assert [row.device for row in rows] == ["imported", "imported"]
     assert all("imported" in row.tags and "imported" in row.name for row in rows)
-    comparison = cut_to_budget(join_seeds(read_seeds(db, rows), final=True))
-    (group,) = comparison.groups
+    comparison = select_finals(read_curves(read_tables(db, rows)))
+    (group,) = comparison.by_variant
     assert (group.variant.name, group.n) == ("qmix, imported (sacred)", 2)
     assert "Imported, trained by another program: qmix, imported (sacred)." in comparison.budget_note
     assert "imported (sacred)" in describe_runs(rows)[0]
@@ -88,7 +88,7 @@ def test_two_seeds_of_pymarl_become_one_line_that_says_imported(db, tmp_path, ca
     assert frame["return_mean"].isna().tolist() == [False, True, False]
     assert frame[["wins", "episodes", "distinct"]].isna().all(axis=None), "what was not told is not made up"
     assert check_run(db, ids[0]) == []
-    assert list_code_warnings({group.variant.name: [seed.settings for seed in group.seeds]}) == ()
+    assert list_code_warnings({group.variant.name: [run.settings for run in group.runs]}) == ()
 
 
 def test_epymarl_keeps_its_curves_elsewhere_and_names_the_environment_by_its_id(db, tmp_path, capsys) -> None:
@@ -190,7 +190,7 @@ def test_a_run_without_a_seed_is_numbered_and_never_pretends_to_have_one(db, tmp
     assert [row.seed for row in rows] == [-1, -2]
     assert "seed unknown" in rows[0].name
     assert "does not contain all seeds" in done["remarks"][0]
-    assert join_seeds(read_seeds(db, rows)).groups[0].n == 2
+    assert select_results(read_curves(read_tables(db, rows))).by_variant[0].n == 2
 
 
 def test_our_own_marl_eval_json_comes_back(db, tmp_path, capsys) -> None:
@@ -348,7 +348,8 @@ def test_seeds_that_were_imported_one_by_one_are_one_variant_too(db, tmp_path, c
     for seed, last in ((1, 200_050), (2, 200_100), (3, 90_000)):
         text = f"algo,map,seed,step,win_rate\nqmix,3m,{seed},0,0\nqmix,3m,{seed},{last},1\n"
         ids += take(db, write(tmp_path / "r.csv", text), "csv", capsys)["runs"]
-    groups = join_seeds(read_seeds(db, read_rows(db, ids)), final=True).groups
+    all_runs = read_curves(read_tables(db, read_rows(db, ids)))
+    groups = select_results(all_runs, final=True).by_variant
     assert {group.variant.name: group.n for group in groups} == {
         "qmix, imported (csv), 200,100 steps": 2,
         "qmix, imported (csv), 90,000 steps": 1,
@@ -402,7 +403,7 @@ def test_a_run_of_pymarl_is_whole_if_it_ended_within_two_test_intervals_of_its_b
         (3, "stopped", 20_047),
     ]
     assert "sacred/3 (at 20,047 of 50,000 env steps)" in done["remarks"][0]
-    (group,) = cut_to_budget(join_seeds(read_seeds(db, rows), final=True)).groups
+    (group,) = select_finals(read_curves(read_tables(db, rows))).by_variant
     assert (group.n, group.variant.name) == (2, "qmix, imported (sacred)")
 
 
@@ -449,7 +450,8 @@ def test_runs_that_differ_in_a_setting_are_not_averaged(db, tmp_path, capsys) ->
         write_pymarl(tmp_path / "sacred" / str(number), config, INFO)
     done = take(db, tmp_path / "sacred", "sacred", capsys)
     assert "differ in lr." in done["remarks"][0]
-    groups = join_seeds(read_seeds(db, read_rows(db, done["runs"])), final=True).groups
+    all_runs = read_curves(read_tables(db, read_rows(db, done["runs"])))
+    groups = select_results(all_runs, final=True).by_variant
     assert [group.variant.name for group in groups] == [
         "qmix, lr = 5e-4, imported (sacred)",
         "qmix, lr = 1e-3, imported (sacred)",
@@ -552,8 +554,8 @@ def test_names_of_other_programs_are_not_changed(db, tmp_path, capsys) -> None:
 def test_imported_win_rates_that_are_all_zero_are_not_identical_runs(db, tmp_path, capsys) -> None:
     rows = [f"{algo},3m,1,{step},0" for algo in ("qmix", "vdn") for step in (0, 1000)]
     place = write(tmp_path / "r.csv", "\n".join(["algo,map,seed,step,win_rate", *rows]) + "\n")
-    seeds = read_seeds(db, read_rows(db, take(db, place, "csv", capsys)["runs"]))
-    assert describe_identical_runs(join_seeds(seeds)) == ""
+    rows = read_rows(db, take(db, place, "csv", capsys)["runs"])
+    assert describe_identical_runs(select_results(read_curves(read_tables(db, rows)))) == ""
 
 
 def test_imports_of_four_programs_and_our_runs_are_one_chart(db, tmp_path, capsys) -> None:

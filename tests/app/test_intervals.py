@@ -17,7 +17,7 @@ from app.analysis.intervals import INTERVAL_LABELS, BinomialScale, compute_inter
 from app.analysis.quantities import MU_W, RETURN, WIN_RATE, find_quantity
 from app.analysis.significance import PAIRED_LABEL
 from app.figures.run_charts import compute_wilson_interval
-from tests.app.seed_cases import make_seed
+from tests.app.curve_cases import make_run, read_cases
 from tests.reference.coverage import CENTERS, NORMAL, PILED, POPULATIONS, SIZES, TOLERANCE, measure_center, run
 
 SHARES = arrays(np.float64, st.tuples(st.integers(2, 10), st.integers(1, 4)), elements=st.integers(0, 16)).map(
@@ -89,13 +89,14 @@ def test_seeds_that_won_everything_count_as_at_most_eight_episodes_each() -> Non
 
 
 def test_win_rates_are_shares_of_their_episodes_and_mu_w_of_all_up_to_there() -> None:
-    seeds = [make_seed("a", [(0, 0.5), (100, 1), (200, 1)], "eval.episodes=8"), make_seed("b", [(0, 0.5), (200, 1)])]
+    seeds = [make_run("a", [(0, 0.5), (100, 1), (200, 1)], "eval.episodes=8"), make_run("b", [(0, 0.5), (200, 1)])]
+    curves = read_cases(seeds)
     steps = np.array([0.0, 100.0, 200.0])
-    assert make_scale(seeds, top=100) == BinomialScale(100, 8)
-    assert make_curve_scale(WIN_RATE, seeds, steps) == BinomialScale(1.0, 8)
-    assert make_curve_scale(MU_W, seeds, steps).episodes.tolist() == [8, 8, 16]
-    assert make_curve_scale(RETURN, seeds, steps) is None
-    assert make_curve_scale(find_quantity("gate/closed_fraction"), seeds, steps) == BinomialScale()
+    assert make_scale(curves, top=100) == BinomialScale(100, 8)
+    assert make_curve_scale(WIN_RATE, curves, steps) == BinomialScale(1.0, 8)
+    assert make_curve_scale(MU_W, curves, steps).episodes.tolist() == [8, 8, 16]
+    assert make_curve_scale(RETURN, curves, steps) is None
+    assert make_curve_scale(find_quantity("gate/closed_fraction"), curves, steps) == BinomialScale()
 
 
 @pytest.mark.parametrize("n", SIZES)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from app.analysis.comparable import select_runs
 from app.analysis.latex import escape_text
+from app.analysis.results import select_runs
 from app.analysis.tables import Column, Table, export_table, make_plain_table, make_table
 from app.figures.registry import TABLES
 from storage.bundles.bundle_cache import cache_bundle
@@ -104,9 +104,9 @@ def test_a_wide_table_is_scaled_to_the_width_of_the_text(tmp_path: Path) -> None
     require_latex()
     for n_columns, is_scaled in ((3, False), (30, True)):
         table = make_table([f"column {i}" for i in range(n_columns)], [["text"] * n_columns])
-        measure = r"\setbox0\hbox{%s}\typeout{width \the\wd0, text \the\linewidth}"
+        measure = "\\setbox0\\hbox{%s}\\typeout{width \\the\\wd0, text \\the\\linewidth}"
         document = DOCUMENT.replace(r"\textwidth=146in", r"\textwidth=6in")
-        log = compile_document(document % (measure % export_table(table, "latex").decode().strip()), tmp_path)
+        log = compile_document(document % (measure % export_table(table, "latex").decode()), tmp_path)
         width, text_width = re.findall(r"width ([\d.]+)pt, text ([\d.]+)pt", log)[0]
         assert (abs(float(width) - float(text_width)) < 0.1) is is_scaled
 

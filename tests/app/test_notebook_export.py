@@ -18,9 +18,10 @@ import pytest
 from numpy.typing import NDArray
 
 from app.analysis.aggregates import Aggregation
-from app.analysis.compared import read_compared_runs
+from app.analysis.curve_reader import read_curves, read_tables
 from app.analysis.projections.linear import compute_pca, select_axes
 from app.analysis.projections.snapshots import sample_rows
+from app.analysis.results import select_results
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, has_place
 from app.analysis.what_if import WhatIfSettings, evaluate_what_if, merge_nodes, read_gate_rules, read_stream
 from app.cli.main import run
@@ -317,10 +318,8 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
     compared = {"page": "compare", "facts": {"quantity": "win_rate", **reading}}
     gated = metric_points(db, run_id, GATE_METRICS)
     runs = [find_run(db, run_id)]
-    won, losses = (
-        read_compared_runs(db, runs, quantity=key).join_plotted(include_unfinished=False)
-        for key in ("win_rate", "train/loss")
-    )
+    tables = read_tables(db, runs)
+    won, losses = (select_results(read_curves(tables, key)) for key in ("win_rate", "train/loss"))
     logged = {"page": "compare", "facts": {"quantity": "train/loss", **reading}, "query": {"each": ["true"]}}
     sweep = {"page": "sweeps"}
     figures = [

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.analysis.compared import ComparedRuns
+from app.analysis.curve_reader import RunTables
 from app.analysis.tables import Column, Table, make_table
 from app.cli.main import run
 from app.figures.figure import FigureKind, PageSection, StoredRuns, TableKind
@@ -56,13 +56,13 @@ TOY = FigureKind(
 )  # fmt: skip
 
 
-def tabulate_toys(runs: ComparedRuns, options: ToyTableOptions) -> Table:
+def tabulate_toys(runs: RunTables, options: ToyTableOptions) -> Table:
     """A statistic of the compared runs."""
     rows = [[row.name, options.slope * row.seed] for row in runs.rows.values()]
     return make_table(["run", Column("toy", unit="steps", format=".1f")], rows)
 
 
-def draw_toys(runs: ComparedRuns, options: RateOptions) -> Chart:
+def draw_toys(runs: RunTables, options: RateOptions) -> Chart:
     """The same statistic as a figure."""
     seeds = np.array([float(row.seed) for row in runs.rows.values()])
     panel = Panel("toys", "steps", (Line("toy", "#0072B2", seeds, seeds),))

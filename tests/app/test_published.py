@@ -3,8 +3,7 @@
 import numpy as np
 
 from app.analysis.published import list_published_maps, read_published, tabulate_with_published
-from app.analysis.series import join_seeds
-from tests.app.seed_cases import make_seed
+from tests.app.curve_cases import join, make_run
 
 
 def test_every_published_win_rate_is_there() -> None:
@@ -20,12 +19,12 @@ def test_every_published_win_rate_is_there() -> None:
 
 def test_ours_and_the_papers_stand_side_by_side_and_the_caption_warns() -> None:
     seeds = [
-        make_seed("a", [(1, 0.5)], map="corridor"),
-        make_seed("b", [(1, 0.25)], "gate.enabled=false", map="corridor"),
-        make_seed("c", [(1, 1.0)], map="3m"),
-        make_seed("d", [(1, 1.0)], map="corridor", algo="qplex", status="lost", env_steps=1),
+        make_run("a", [(1, 0.5)], map="corridor"),
+        make_run("b", [(1, 0.25)], "gate.enabled=false", map="corridor"),
+        make_run("c", [(1, 1.0)], map="3m"),
+        make_run("d", [(1, 1.0)], map="corridor", algo="qplex", status="lost", env_steps=1),
     ]
-    table = tabulate_with_published(join_seeds(seeds, final=True))
+    table = tabulate_with_published(join(seeds, final=True))
     assert table.frame.columns.tolist() == ["variant", "corridor · ours", "corridor · paper"]
     rows = table.frame.set_index("variant")
     assert rows.loc["EMTC(QPLEX)"].tolist() == ["50.0 (1 seed)", "97.4 ± 1.7"]
@@ -38,11 +37,11 @@ def test_ours_and_the_papers_stand_side_by_side_and_the_caption_warns() -> None:
 
 
 def test_a_run_of_another_preset_does_not_stand_in_the_papers_row() -> None:
-    table = tabulate_with_published(join_seeds([make_seed("a", [(1, 1.0)], map="corridor", preset="demo")], final=True))
+    table = tabulate_with_published(join([make_run("a", [(1, 1.0)], map="corridor", preset="demo")], final=True))
     rows = table.frame.set_index("variant")["corridor · ours"]
     assert rows["EMTC(QPLEX), preset = demo"] == "100.0 (1 seed)"
     assert rows["EMTC(QPLEX)"] == "–"
 
 
 def test_maps_without_published_numbers_give_no_table() -> None:
-    assert not len(tabulate_with_published(join_seeds([make_seed("c", [(1, 1.0)], map="3m")])))
+    assert not len(tabulate_with_published(join([make_run("c", [(1, 1.0)], map="3m")])))

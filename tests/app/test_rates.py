@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.analysis.curve_reader import read_curves
+from app.analysis.curves import Curves
 from app.analysis.published import tabulate_with_published
 from app.analysis.quantities import (
     MU_W,
@@ -22,13 +24,13 @@ from app.analysis.quantities import (
     is_mu_w,
     uses_selected_rate,
 )
-from app.analysis.rates import RatedSeeds, TaskRate, apply_rate, average_curves, choose_rates
-from app.analysis.series import SeedRun, join_seeds
+from app.analysis.rates import TaskRate, choose_rates
+from app.analysis.results import select_results
 from app.analysis.settings import LABEL
 from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
 from app.figures.named.comparisons import draw_profiles, tabulate_tests
 from app.figures.named.curves import draw_comparison
-from tests.app.seed_cases import make_seed
+from tests.app.curve_cases import RunCase, make_run, make_tables, read_cases
 
 GREEDY = [(0, 0.0), (500, 1.0), (1000, 1.0)]
 SHIFTED = [(0, 0.0), (500, 0.25), (1000, 0.5)]
@@ -36,54 +38,63 @@ FOOTBALL = {"env": "grf", "map": "academy_3_vs_1_with_keeper"}
 ON_FOOTBALL = "academy_3_vs_1_with_keeper [grf]"
 
 
-def with_robust(run_id: str, *overrides: str, **given) -> SeedRun:
-    return make_seed(run_id, GREEDY, *overrides, robust=SHIFTED, **given)
+def with_robust(run_id: str, *overrides: str, **given) -> RunCase:
+    return make_run(run_id, GREEDY, *overrides, robust=SHIFTED, **given)
 
 
-def without_robust(run_id: str, *overrides: str, **given) -> SeedRun:
-    return make_seed(run_id, GREEDY, *overrides, **given)
+def without_robust(run_id: str, *overrides: str, **given) -> RunCase:
+    return make_run(run_id, GREEDY, *overrides, **given)
 
 
-def join(rated: RatedSeeds):
-    return join_seeds(*rated, final=True)
+def rate_runs(runs: Sequence[RunCase], rate: str = "auto", measure: str = SELECTED_RATE) -> Curves:
+    return read_curves(make_tables(runs), measure, rate=rate)
+
+
+def join(rated: Curves) -> Curves:
+    return select_results(rated, final=True)
+
+
+def choose(runs: Sequence[RunCase]) -> dict[str, TaskRate]:
+    tables = make_tables(runs)
+    return choose_rates(tables.evaluations, tables.tasks)
 
 
 def test_a_task_is_robust_where_every_run_has_a_robust_win_rate_at_each_evaluation() -> None:
     seeds = [with_robust("a"), with_robust("b", seed=2)]
-    assert choose_rates(seeds) == {"3m": TaskRate("robust")}
-    rated = apply_rate(seeds)
-    assert rated.quantity.key == ROBUST.key
-    assert "nearly identical" in rated.quantity.note
-    assert [seed.curve.values.tolist() for seed in rated.seeds] == [[0.0, 0.25, 0.5]] * 2
+    assert choose(seeds) == {"3m": TaskRate("robust")}
+    rated = rate_runs(seeds)
+    assert rated.measure.key == ROBUST.key
+    assert "nearly identical" in rated.measure.note
+    assert [points.value.tolist() for points in rated.list_points()] == [[0.0, 0.25, 0.5]] * 2
 
 
 @pytest.mark.parametrize("odd", [(), SHIFTED[1:]], ids=["no robust evaluation", "one evaluation without"])
 def test_one_run_without_makes_its_task_greedy_for_all_its_runs_and_is_named(odd) -> None:
-    seeds = [with_robust("a"), make_seed("b", GREEDY, robust=odd, seed=2)]
-    assert choose_rates(seeds)["3m"].rate == "greedy"
-    rated = apply_rate(seeds)
-    assert rated.quantity.key == WIN_RATE.key
-    assert [seed.curve.values.tolist() for seed in rated.seeds] == [[0.0, 1.0, 1.0]] * 2
-    assert "run b has evaluations without a robust win rate" in rated.quantity.note
+    seeds = [with_robust("a"), make_run("b", GREEDY, robust=odd, seed=2)]
+    assert choose(seeds)["3m"].rate == "greedy"
+    rated = rate_runs(seeds)
+    assert rated.measure.key == WIN_RATE.key
+    assert [points.value.tolist() for points in rated.list_points()] == [[0.0, 1.0, 1.0]] * 2
+    assert "run b has evaluations without a robust win rate" in rated.measure.note
     comparison = join(rated)
     captions = [tabulate_win_rates(comparison).caption, draw_comparison(comparison).caption]
     captions.append(tabulate_mu_w(comparison, {"3m": [1000], ON_FOOTBALL: [1000]}).caption)
-    assert all(rated.quantity.note in caption for caption in captions)
+    assert all(rated.measure.note in caption for caption in captions)
 
 
 def test_many_runs_without_a_robust_evaluation_are_counted_and_the_first_named() -> None:
     seeds = [with_robust("z"), *(without_robust(f"r{k}", seed=k) for k in range(2, 7))]
-    assert "runs r2, r3, r4 and 2 more have evaluations" in apply_rate(seeds).quantity.note
+    assert "runs r2, r3, r4 and 2 more have evaluations" in rate_runs(seeds).measure.note
 
 
 def test_a_run_that_was_never_evaluated_does_not_decide() -> None:
-    assert choose_rates([with_robust("a"), make_seed("b", [], seed=2)]) == {"3m": TaskRate("robust")}
-    assert choose_rates([make_seed("b", [])]) == {}
+    assert choose([with_robust("a"), make_run("b", [], seed=2)]) == {"3m": TaskRate("robust")}
+    assert choose([make_run("b", [])]) == {}
 
 
 def test_football_smac_imports_and_runs_without_shifts_are_greedy_without_a_word() -> None:
     imported = without_robust("c")
-    imported = replace(imported, settings={**imported.settings, LABEL: "pymarl"})
+    imported = replace(imported, config={**imported.config, LABEL: "pymarl"})
     plain = [
         without_robust("a", **FOOTBALL),
         without_robust("b", env="smac", map="3m"),
@@ -91,11 +102,12 @@ def test_football_smac_imports_and_runs_without_shifts_are_greedy_without_a_word
         without_robust("d", "env.skirmish.spawn_jitter=0.05", map="8m"),
     ]
     for seeds in ([each] for each in plain):
-        rated = apply_rate(seeds)
-        assert (rated.quantity, rated.seeds) == (WIN_RATE, seeds)
+        rated = rate_runs(seeds)
+        assert rated.measure == WIN_RATE
+        assert rated.points["value"].tolist() == [value for _, value in seeds[0].points]
 
 
-def two_tasks_seeds() -> list[SeedRun]:
+def two_tasks_seeds() -> list[RunCase]:
     """EMTC(QPLEX) and QMIX on skirmish and on football."""
     seeds = []
     for algo in ("emtc-qplex", "qmix"):
@@ -106,22 +118,22 @@ def two_tasks_seeds() -> list[SeedRun]:
 
 
 @pytest.fixture
-def two_tasks() -> RatedSeeds:
+def two_tasks() -> Curves:
     """These runs by the default win rate of each task."""
-    return apply_rate(two_tasks_seeds())
+    return rate_runs(two_tasks_seeds())
 
 
 def test_each_of_several_tasks_has_its_own_default(two_tasks) -> None:
-    quantity = two_tasks.quantity
+    quantity = two_tasks.measure
     assert (quantity.at("3m").episodes, quantity.at(ON_FOOTBALL).episodes) == ("robust", "greedy")
-    assert {seed.curve.values[-1] for seed in two_tasks.seeds if seed.task == "3m"} == {0.5}
-    assert {seed.curve.values[-1] for seed in two_tasks.seeds if seed.task == ON_FOOTBALL} == {1.0}
+    last_values = two_tasks.points.groupby("run").last().groupby("task")["value"].agg(set).to_dict()
+    assert last_values == {"3m": {0.5}, ON_FOOTBALL: {1.0}}
     assert "on 3m, because" in quantity.note
     assert f"Greedy win rates on {ON_FOOTBALL}, because no run has a robust win rate." in quantity.note
 
 
 def test_heads_panels_and_captions_name_the_win_rate_of_each_task(two_tasks) -> None:
-    comparison, note = join(two_tasks), two_tasks.quantity.note
+    comparison, note = join(two_tasks), two_tasks.measure.note
     heads = [f"{ON_FOOTBALL} (greedy)", "3m (robust)"]
     assert sorted(tabulate_win_rates(comparison).frame.columns[1:]) == sorted(heads)
     assert sorted(tabulate_mu_w(comparison, {"3m": [1000], ON_FOOTBALL: [1000]}).frame.columns[1:]) == sorted(
@@ -130,7 +142,7 @@ def test_heads_panels_and_captions_name_the_win_rate_of_each_task(two_tasks) -> 
     chart = draw_comparison(comparison)
     assert sorted(panel.title for panel in chart.panels) == ["greedy win rate, academy_3_vs_1_with_keeper [grf]",
                                                             "robust win rate, 3m"]  # fmt: skip
-    averaged = draw_comparison(join(average_curves(two_tasks)))
+    averaged = draw_comparison(join(rate_runs(two_tasks_seeds(), measure=SELECTED_MU_W)))
     assert sorted(panel.title.partition(",")[0] for panel in averaged.panels) == ["greedy μ̄_w", "robust μ̄_w"]
     made = [
         tabulate_win_rates(comparison),
@@ -143,9 +155,9 @@ def test_heads_panels_and_captions_name_the_win_rate_of_each_task(two_tasks) -> 
 
 def test_a_column_of_runs_of_unequal_lengths_is_not_bold_whatever_its_head_is() -> None:
     worse = [
-        make_seed(f"vdn{k}", GREEDY, robust=[(step, 0.1) for step, _ in SHIFTED], algo="vdn", seed=k) for k in (1, 2)
+        make_run(f"vdn{k}", GREEDY, robust=[(step, 0.1) for step, _ in SHIFTED], algo="vdn", seed=k) for k in (1, 2)
     ]
-    comparison = join(apply_rate([*two_tasks_seeds(), *worse]))
+    comparison = join(rate_runs([*two_tasks_seeds(), *worse]))
     unequal = replace(comparison, mixed_length_tasks=frozenset({"3m"}))
     bold, left = ({name for _, name in tabulate_win_rates(each).best} for each in (comparison, unequal))
     assert bold - left == {"3m (robust)"}
@@ -153,36 +165,36 @@ def test_a_column_of_runs_of_unequal_lengths_is_not_bold_whatever_its_head_is() 
 
 def test_the_rate_that_was_asked_for_is_that_of_every_task() -> None:
     seeds = [with_robust("a"), without_robust("b", seed=2), without_robust("c", **FOOTBALL)]
-    greedy, robust = apply_rate(seeds, "greedy"), apply_rate(seeds, "robust")
-    assert [seed.curve.values[-1] for seed in greedy.seeds] == [1.0, 1.0, 1.0]
-    assert (greedy.quantity.key, greedy.quantity.by_task) == (WIN_RATE.key, ())
-    assert "greedy episodes" in greedy.quantity.note
+    greedy, robust = rate_runs(seeds, "greedy"), rate_runs(seeds, "robust")
+    assert [points.value[-1] for points in greedy.list_points()] == [1.0, 1.0, 1.0]
+    assert (greedy.measure.key, greedy.measure.by_task) == (WIN_RATE.key, ())
+    assert "greedy episodes" in greedy.measure.note
     comparison = join(robust)
-    assert [seed.id for seed in comparison.seeds] == ["a"]
-    assert [each.run_id for each in comparison.excluded_runs] == ["b", "c"]
+    assert comparison.run_ids == ("a",)
+    assert sorted(each.run_id for each in comparison.excluded) == ["b", "c"]
 
 
 def test_mu_w_is_the_time_average_of_the_win_rate_that_the_runs_are_compared_by() -> None:
     """Robust: the areas of two trapezoids, 62.5 + 187.5 over 1,000 steps; greedy: 250 + 500."""
     seeds = [with_robust("a")]
     for rate, key, expected in (("auto", "robust_mu_w", 0.25), ("greedy", "mu_w", 0.75)):
-        averaged = average_curves(apply_rate(seeds, rate))
-        assert averaged.quantity.key == key
-        assert averaged.seeds[0].curve.values[-1] == pytest.approx(expected)
-        table = tabulate_mu_w(join(apply_rate(seeds, rate)), {"3m": [1000], ON_FOOTBALL: [1000]})
+        averaged = rate_runs(seeds, rate, SELECTED_MU_W)
+        assert averaged.measure.key == key
+        assert averaged.list_points()[0].value[-1] == pytest.approx(expected)
+        table = tabulate_mu_w(join(rate_runs(seeds, rate)), {"3m": [1000], ON_FOOTBALL: [1000]})
         assert table.frame.iloc[0, 1] == f"{expected:.3f} (1 seed)"
-    assert tabulate_mu_w(join(apply_rate(seeds)), {"3m": [1000], ON_FOOTBALL: [1000]}).caption.startswith("robust μ̄_w")
+    assert tabulate_mu_w(join(rate_runs(seeds)), {"3m": [1000], ON_FOOTBALL: [1000]}).caption.startswith("robust μ̄_w")
 
 
 def test_falls_are_those_of_the_win_rate_that_the_runs_are_compared_by_and_the_table_names_it() -> None:
     """The run reaches .9 with greedy episodes only."""
     for rate, reached, name in (("auto", 0, "robust win rate"), ("greedy", 1, "greedy win rate")):
-        table = tabulate_falls(join(apply_rate([with_robust("a")], rate)))
+        table = tabulate_falls(join(rate_runs([with_robust("a")], rate)))
         assert table.frame["reached 0.9"].tolist() == [reached]
         definition = f"Falls: evaluations with a {name} below 0.5 after the first one of at least 0.9."
         assert definition in table.caption
         assert definition in table.notes
-    mixed = tabulate_falls(join(apply_rate([with_robust("a"), without_robust("b", **FOOTBALL)])))
+    mixed = tabulate_falls(join(rate_runs([with_robust("a"), without_robust("b", **FOOTBALL)])))
     assert mixed.frame[["task", "reached 0.9"]].to_numpy().tolist() == [
         ["3m (robust)", 0],
         [f"{ON_FOOTBALL} (greedy)", 1],
@@ -190,7 +202,7 @@ def test_falls_are_those_of_the_win_rate_that_the_runs_are_compared_by_and_the_t
 
 
 def test_the_papers_numbers_are_compared_with_greedy_episodes() -> None:
-    greedy = join_seeds([with_robust("a", map="corridor")], final=True)
+    greedy = join(read_cases([with_robust("a", map="corridor")]))
     assert "Ours: always greedy episodes" in tabulate_with_published(greedy).caption
 
 
@@ -224,7 +236,7 @@ def test_no_task_ever_has_both_win_rates(runs: Sequence[tuple[str, int, int]]) -
     """Each run: its map, how many evaluations it has, and at most how many of them have a robust win rate."""
     steps = np.arange(3) * 100.0
     seeds = [
-        make_seed(
+        make_run(
             f"r{k}",
             [(step, 1.0) for step in steps[:n]],
             robust=[(step, 0.5) for step in steps[: min(n, shifted)]],
@@ -233,10 +245,9 @@ def test_no_task_ever_has_both_win_rates(runs: Sequence[tuple[str, int, int]]) -
         )
         for k, (map, n, shifted) in enumerate(runs)
     ]
-    rated = apply_rate(seeds)
-    for task in {seed.task for seed in seeds}:
-        here = [(before, after) for before, after in zip(seeds, rated.seeds, strict=True) if before.task == task]
-        values = {value for _, after in here for value in after.curve.values.tolist()}
-        evaluated = [before for before, _ in here if len(before.curve.steps)]
-        complete = all(len(before.robust.steps) == len(before.curve.steps) for before in evaluated)
-        assert values == ({0.5} if complete else {1.0}) if evaluated else values == set()
+    rated = rate_runs(seeds)
+    for task in {run.task for run in rated.runs}:
+        cases = [case for case in seeds if case.config["env"]["map"] == task and case.points]
+        complete = all(len(case.robust) == len(case.points) for case in cases)
+        values = set(rated.on_task(task).points["value"])
+        assert values == (({0.5} if complete else {1.0}) if cases else set())

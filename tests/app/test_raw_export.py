@@ -28,7 +28,7 @@ from storage.models import Evaluation, Run, SweepRow, Transition
 from storage.queries.runs import get_rows, list_runs
 from storage.queries.tables import TABLE_NAMES
 from storage.runs.changes import add_policy_evaluation, create_run
-from tests.app.seed_cases import stored
+from tests.app.curve_cases import stored
 from tests.errors import raises
 from tests.storage.records import CONFIG, make_evaluation, record_everything
 

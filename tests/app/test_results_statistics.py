@@ -7,16 +7,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import trim_mean
 
-from app.analysis.aggregates import BANDS, MAX_POINTS, Aggregation, Curve, compute_mu_w, interpolate_to_common_grid
+from app.analysis.aggregates import BANDS, MAX_POINTS, Aggregation, compute_mu_w, interpolate_to_common_grid
 from app.analysis.bootstrap import bootstrap_interval
 from app.analysis.intervals import CENTERS, compute_center
 
+Curve = tuple[np.ndarray, np.ndarray]
 UNIT = st.floats(0, 1, allow_nan=False)
 SEEDS = arrays(np.float64, st.tuples(st.integers(2, 7), st.integers(1, 5)), elements=UNIT)
 
 
 def curve(steps, values) -> Curve:
-    return Curve(np.asarray(steps, float), np.asarray(values, float))
+    return (np.asarray(steps, float), np.asarray(values, float))
 
 
 @st.composite
@@ -149,33 +150,34 @@ def test_equal_seeds_leave_no_doubt() -> None:
 
 @given(curves(), UNIT)
 def test_mu_w_of_a_constant_is_the_constant(given, value) -> None:
-    constant = Curve(given.steps, np.full(len(given.steps), value))
-    np.testing.assert_allclose(compute_mu_w(constant), value, atol=1e-9)
+    steps, _ = given
+    np.testing.assert_allclose(compute_mu_w(steps, np.full(len(steps), value)), value, atol=1e-9)
 
 
 def test_mu_w_of_a_ramp_is_one_half() -> None:
     ramp = curve([0, 500, 700, 1000], [0, 0.5, 0.7, 1])
-    assert compute_mu_w(ramp)[-1] == pytest.approx(0.5, abs=1e-9)
-    assert compute_mu_w(ramp, np.array([600.0]))[0] == pytest.approx(0.3, abs=1e-9)  # between two evaluations
+    assert compute_mu_w(*ramp)[-1] == pytest.approx(0.5, abs=1e-9)
+    assert compute_mu_w(*ramp, np.array([600.0]))[0] == pytest.approx(0.3, abs=1e-9)  # between two evaluations
 
 
 def test_mu_w_by_hand() -> None:
     uneven = curve([100, 300, 400, 900], [0.0, 0.5, 0.25, 1.0])
     # areas: 200 · 0.25 = 50, 100 · 0.375 = 37.5, 500 · 0.625 = 312.5
-    np.testing.assert_allclose(compute_mu_w(uneven), [0.0, 50 / 200, 87.5 / 300, 400 / 800], atol=1e-9)
+    np.testing.assert_allclose(compute_mu_w(*uneven), [0.0, 50 / 200, 87.5 / 300, 400 / 800], atol=1e-9)
     at_650 = (87.5 + 250 * (0.25 + 0.625) / 2) / 550
-    assert compute_mu_w(uneven, np.array([650.0]))[0] == pytest.approx(at_650, abs=1e-9)
+    assert compute_mu_w(*uneven, np.array([650.0]))[0] == pytest.approx(at_650, abs=1e-9)
 
 
 def test_mu_w_is_unknown_before_the_first_evaluation_and_after_the_last() -> None:
-    known = compute_mu_w(curve([100, 200], [1, 1]), np.array([99.0, 100.0, 200.0, 201.0]))
+    known = compute_mu_w(*curve([100, 200], [1, 1]), np.array([99.0, 100.0, 200.0, 201.0]))
     np.testing.assert_array_equal(np.isnan(known), [True, False, False, True])
-    assert np.isnan(compute_mu_w(curve([], []), np.array([1.0]))).all()
+    assert np.isnan(compute_mu_w(*curve([], []), np.array([1.0]))).all()
 
 
 @given(curves())
 def test_mu_w_stays_in_the_unit_interval_and_equals_the_trapezoid_rule(given) -> None:
-    reached = compute_mu_w(given)
+    steps, values = given
+    reached = compute_mu_w(steps, values)
     assert ((reached >= -1e-12) & (reached <= 1 + 1e-12)).all()
-    areas = np.diff(given.steps) * (given.values[1:] + given.values[:-1]) / 2
-    assert reached[-1] == pytest.approx(areas.sum() / (given.steps[-1] - given.steps[0]), abs=1e-9)
+    areas = np.diff(steps) * (values[1:] + values[:-1]) / 2
+    assert reached[-1] == pytest.approx(areas.sum() / (steps[-1] - steps[0]), abs=1e-9)

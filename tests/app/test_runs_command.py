@@ -77,7 +77,7 @@ def test_pages_and_order_say_what_they_leave_out(db: Database, capfdbinary):
 
 
 def test_the_table_stops_at_a_page_and_says_so(db: Database, capfdbinary, monkeypatch):
-    monkeypatch.setattr(command, "PAGE", 4)
+    monkeypatch.setattr(command, "PAGE_ROWS", 4)
     assert run(["runs"]) == 0
     out, err = capfdbinary.readouterr()
     assert out.count(b"skirmish") == 4

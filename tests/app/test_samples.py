@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from app.analysis.collapse import measure_collapse
-from app.analysis.comparable import select_runs
 from app.analysis.findings import describe_samples, read_studies
 from app.analysis.neighborhoods import find_outlier
+from app.analysis.results import select_runs
 from app.analysis.samples import describe_nodes, describe_whole
 from app.analysis.what_if import (
     WhatIfSettings,

@@ -6,8 +6,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from app.analysis.comparable import select_runs
 from app.analysis.published import find_published, read_published_studies
+from app.analysis.results import select_runs
 from app.analysis.tables import TABLE_FORMATS, export_table
 from app.figures.kinds.maps import Grid, Heatmap
 from app.figures.registry import FIGURES, TABLES

@@ -10,18 +10,17 @@ import pytest
 from app.analysis.aggregates import Aggregation
 from app.analysis.finals import name_final
 from app.analysis.intervals import INTERVAL_LABELS, BinomialScale
-from app.analysis.series import SeedRun, choose_mu_w_steps, join_seeds
 from app.analysis.tables import Column, Table, export_table, make_plain_table, make_table
-from app.analysis.win_rates import format_aggregate, tabulate_mu_w, tabulate_win_rates
-from tests.app.seed_cases import make_seed
+from app.analysis.win_rates import choose_mu_w_steps, format_aggregate, tabulate_mu_w, tabulate_win_rates
+from tests.app.curve_cases import RunCase, join, make_run
 
 
 @pytest.fixture
-def seeds() -> list[SeedRun]:
+def seeds() -> list[RunCase]:
     """Two algorithms on 3m, one of them on 8m too, two seeds each; win rates ramp to their last value at step 400."""
     ends = {("emtc-qplex", "3m"): (1.0, 0.9), ("qmix", "3m"): (0.95, 0.95), ("qmix", "8m"): (0.5, 0.25)}
     return [
-        make_seed(
+        make_run(
             f"{algo}-{map}-{seed}", [(step, last * step / 400) for step in (0, 100, 400)], algo=algo, map=map, seed=seed
         )
         for (algo, map), values in ends.items()
@@ -30,8 +29,8 @@ def seeds() -> list[SeedRun]:
 
 
 def test_win_rates_stand_by_variant_and_map_and_ties_are_all_bold(seeds) -> None:
-    worse = [make_seed(f"vdn{k}", [(0, 0.2), (400, 0.4)], algo="vdn", seed=k) for k in (1, 2)]
-    table = tabulate_win_rates(join_seeds([*seeds, *worse], final=True), Aggregation())
+    worse = [make_run(f"vdn{k}", [(0, 0.2), (400, 0.4)], algo="vdn", seed=k) for k in (1, 2)]
+    table = tabulate_win_rates(join([*seeds, *worse], final=True), Aggregation())
     assert table.frame.columns.tolist() == ["variant", "3m", "8m"]
     assert table.frame["variant"].tolist() == ["EMTC(QPLEX)", "QMIX", "VDN"]
     assert table.frame["3m"].tolist() == ["95.0 ± 7.1 (2 seeds)", "95.0 ± 0.0 (2 seeds)", "40.0 ± 0.0 (2 seeds)"]
@@ -42,12 +41,12 @@ def test_win_rates_stand_by_variant_and_map_and_ties_are_all_bold(seeds) -> None
 
 
 def test_mu_w_is_read_at_chosen_steps_and_only_where_a_seed_got_there(seeds) -> None:
-    short = make_seed(
+    short = make_run(
         "qmix-3m-2", [(0, 0.0), (100, 0.95 / 4)], algo="qmix", map="3m", seed=2, status="stopped", env_steps=120
     )
     seeds = [short if seed.id == "qmix-3m-2" else seed for seed in seeds]
     steps = dict.fromkeys(("3m", "8m"), (100, 400, 500))
-    table = tabulate_mu_w(join_seeds(seeds, include_unfinished=True), steps, Aggregation("mean", "none"))
+    table = tabulate_mu_w(join(seeds, include_unfinished=True), steps, Aggregation("mean", "none"))
     assert table.frame.columns.tolist() == [
         "variant",
         "3m · 100",
@@ -69,14 +68,14 @@ def test_mu_w_is_read_at_chosen_steps_and_only_where_a_seed_got_there(seeds) -> 
     )
 
 
-def cut(status: str) -> SeedRun:
+def cut(status: str) -> RunCase:
     """A run of EMTC(QPLEX) that played perfectly as far as it got."""
-    return make_seed("cut", [(0, 1.0), (30, 1.0)], status=status, env_steps=42, seed=3)
+    return make_run("cut", [(0, 1.0), (30, 1.0)], status=status, env_steps=42, seed=3)
 
 
 @pytest.mark.parametrize("status", ["lost", "stopped", "running", "failed"])
 def test_runs_that_have_not_finished_are_no_results_and_are_listed_in_every_format(seeds, status) -> None:
-    table = tabulate_win_rates(join_seeds([*seeds, cut(status)], final=True), Aggregation())
+    table = tabulate_win_rates(join([*seeds, cut(status)], final=True), Aggregation())
     assert table.frame["3m"].tolist()[0] == "95.0 ± 7.1 (2 seeds)"
     reason = f"run cut (EMTC(QPLEX) on 3m; seed 3): {status} at 42 of 1,000 env steps"
     assert table.excluded_lines == ["Left out: 1 selected run.", reason]
@@ -88,8 +87,8 @@ def test_runs_that_have_not_finished_are_no_results_and_are_listed_in_every_form
 
 def test_an_unfinished_run_that_is_asked_for_has_a_dagger_and_is_never_bold(seeds) -> None:
     alone = [seed for seed in seeds if seed.settings["algo"] == "qmix"]
-    beside = [make_seed(f"vdn{k}", [(0, 0.2), (400, 0.4)], algo="vdn", seed=k) for k in (1, 2)]
-    every = join_seeds([*alone, *beside, cut("running")], include_unfinished=True, final=True)
+    beside = [make_run(f"vdn{k}", [(0, 0.2), (400, 0.4)], algo="vdn", seed=k) for k in (1, 2)]
+    every = join([*alone, *beside, cut("running")], include_unfinished=True, final=True)
     table = tabulate_win_rates(every, Aggregation())
     assert table.frame["3m"].tolist() == ["100.0† (1 seed)", "95.0 ± 0.0 (2 seeds)", "40.0 ± 0.0 (2 seeds)"]
     assert table.best == {(1, "3m")}
@@ -99,12 +98,12 @@ def test_an_unfinished_run_that_is_asked_for_has_a_dagger_and_is_never_bold(seed
 
 def test_a_cell_is_of_seeds_and_never_an_ablation_and_reports_as_its_runs_say() -> None:
     seeds = [
-        make_seed("a", [(0, 0.8)], seed=1),
-        make_seed("b", [(0, 1.0)], seed=2),
-        make_seed("c", [(0, 0.1)], "gate.enabled=false"),
-        make_seed("d", [(0, 0.5)], "eval.report=median", "eval.seeds=1", algo="qmix"),
+        make_run("a", [(0, 0.8)], seed=1),
+        make_run("b", [(0, 1.0)], seed=2),
+        make_run("c", [(0, 0.1)], "gate.enabled=false"),
+        make_run("d", [(0, 0.5)], "eval.report=median", "eval.seeds=1", algo="qmix"),
     ]
-    table = tabulate_win_rates(join_seeds(seeds, final=True)).frame.set_index("variant")["3m"]
+    table = tabulate_win_rates(join(seeds, final=True)).frame.set_index("variant")["3m"]
     assert table["EMTC(QPLEX)"] == "90.0 ± 14.1 (2 seeds)"
     assert table["EMTC(QPLEX), No-TCGM"] == "10.0 (1 seed)"
     assert table["QMIX"] == "50.0 (1 seed)"
@@ -112,9 +111,9 @@ def test_a_cell_is_of_seeds_and_never_an_ablation_and_reports_as_its_runs_say() 
 
 def test_the_steps_of_mu_w_are_those_that_all_runs_of_the_map_reached(seeds) -> None:
     """The shortest run of the database must not decide for the other maps."""
-    long = [make_seed(f"l{k}", [(0, 0), (1_000_000, 1)], map="corridor", seed=k) for k in (1, 2)]
-    far = [make_seed(f"f{k}", [(0, 0), (2_400_000, 1)], map="MMM2", seed=k) for k in (1, 2)]
-    assert choose_mu_w_steps(join_seeds([*seeds, *long, *far]).groups) == {
+    long = [make_run(f"l{k}", [(0, 0), (1_000_000, 1)], map="corridor", seed=k) for k in (1, 2)]
+    far = [make_run(f"f{k}", [(0, 0), (2_400_000, 1)], map="MMM2", seed=k) for k in (1, 2)]
+    assert choose_mu_w_steps(join([*seeds, *long, *far]).by_variant) == {
         "3m": (100, 200, 400),
         "8m": (100, 200, 400),
         "corridor": (250_000, 500_000, 1_000_000),
@@ -125,19 +124,19 @@ def test_the_steps_of_mu_w_are_those_that_all_runs_of_the_map_reached(seeds) -> 
 
 def test_a_column_of_equal_cells_has_no_best_one() -> None:
     pairs = [
-        make_seed(f"{algo}{k}", [(0, 0.0), (400, 0.0)], algo=algo, seed=k) for algo in ("qmix", "vdn") for k in (1, 2)
+        make_run(f"{algo}{k}", [(0, 0.0), (400, 0.0)], algo=algo, seed=k) for algo in ("qmix", "vdn") for k in (1, 2)
     ]
-    comparison = join_seeds(pairs, final=True)
+    comparison = join(pairs, final=True)
     assert not tabulate_win_rates(comparison, Aggregation()).best
     assert not tabulate_mu_w(comparison, {"3m": [400]}, Aggregation()).best
 
 
 def test_an_interquartile_mean_of_few_seeds_is_explained(seeds) -> None:
-    comparison = join_seeds(seeds, final=True)
+    comparison = join(seeds, final=True)
     told = "The interquartile mean of 2 or 3 seeds is their mean"
     assert told in tabulate_win_rates(comparison, Aggregation("iqm", "ci")).caption
     assert told not in tabulate_win_rates(comparison, Aggregation("mean", "ci")).caption
-    five = join_seeds([make_seed(f"a{k}", [(0, 0.8)], seed=k) for k in range(5)], final=True)
+    five = join([make_run(f"a{k}", [(0, 0.8)], seed=k) for k in range(5)], final=True)
     assert told not in tabulate_win_rates(five, Aggregation("iqm", "ci")).caption
 
 
@@ -170,7 +169,7 @@ def test_a_small_number_over_seeds_is_not_written_as_0() -> None:
 
 
 def test_csv_and_parquet_say_value_edges_seeds_statistic_and_interval_of_every_cell(seeds) -> None:
-    table = tabulate_win_rates(join_seeds(seeds, final=True), Aggregation("mean", "ci"))
+    table = tabulate_win_rates(join(seeds, final=True), Aggregation("mean", "ci"))
     for read in (
         pd.read_csv(io.BytesIO(export_table(table, "csv"))),
         pd.read_parquet(io.BytesIO(export_table(table, "parquet"))),

@@ -3,7 +3,7 @@
 from app.analysis.settings import format_steps, format_value, learning_settings, name_algo, name_method, parse_steps
 from app.analysis.variants import group_variants, list_differences
 from emtc_core.config.run import list_algos
-from tests.app.seed_cases import stored
+from tests.app.curve_cases import stored
 
 
 def labels(configs: dict) -> dict[str, str]:

@@ -16,7 +16,7 @@ from storage.engine import Database, open_database
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run
-from tests.app.seed_cases import stored
+from tests.app.curve_cases import stored
 from tests.storage.records import make_evaluation
 
 

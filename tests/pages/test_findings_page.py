@@ -176,7 +176,7 @@ def test_findings_are_computed_again_only_when_a_run_has_changed(empty, monkeypa
     measured, measure = [], studies.measure_study
 
     def count(db, runs):
-        measured.append(len(runs.comparison.seeds))
+        measured.append(runs.curves.n)
         return measure(db, runs)
 
     monkeypatch.setattr(studies, "measure_study", count)

@@ -53,7 +53,7 @@ def test_a_length_below_one_is_marked_and_start_is_off_until_it_is_mended(empty)
 
 
 def test_the_address_decides_the_whole_form(empty, monkeypatch):
-    monkeypatch.setattr("app.ui.launch.sweep.start_in_background", lambda db, sweep_id, jobs: None)
+    monkeypatch.setattr("app.jobs.sweeps.control.start_in_background", lambda db, sweep_id, jobs: None)
     query = {"algo": "emtc-qmix", "map": "2s3z", "steps": "12345", "seeds": "1-4", "name": "Four"}
     app = open_page("launch", **query, **{"gate.tau_end": "0.3", "gate.mode": "recompute", "train.double_q": "false"})
     assert app.selectbox(key="map-skirmish").value == "2s3z"
@@ -73,7 +73,7 @@ def test_the_address_decides_the_whole_form(empty, monkeypatch):
 
 @pytest.mark.parametrize("query", [{"seeds": "1,2"}, {"also": "qplex"}])
 def test_several_runs_open_the_page_of_their_sweep(empty, monkeypatch, query):
-    monkeypatch.setattr("app.ui.launch.sweep.start_in_background", lambda db, sweep_id, jobs: None)
+    monkeypatch.setattr("app.jobs.sweeps.control.start_in_background", lambda db, sweep_id, jobs: None)
     app = open_page("launch", map="3m", steps="500", **query)
     assert app.button(key="start").label == "Start a sweep of 2 runs"
     app.button(key="start").click().run()
@@ -158,7 +158,9 @@ def test_algorithms_are_called_as_everywhere(empty):
 
 def test_several_algorithms_and_seeds_become_a_sweep_at_one_press(empty, monkeypatch):
     started = []
-    monkeypatch.setattr("app.ui.launch.sweep.start_in_background", lambda db, sweep_id, jobs: started.append(sweep_id))
+    monkeypatch.setattr(
+        "app.jobs.sweeps.control.start_in_background", lambda db, sweep_id, jobs: started.append(sweep_id)
+    )
     query = {"also": "qplex,vdn", "seeds": "1,2", "steps": "500", "map": "2s3z", "train.lr": "0.001", "name": "Three"}
     app = open_page("launch", **query)
     assert app.multiselect(key="also").value == ["qplex", "vdn"]

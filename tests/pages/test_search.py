@@ -96,7 +96,7 @@ def test_the_trials_are_listed_and_the_best_is_trained_over_other_seeds(
 ) -> None:
     started: list[str] = []
     monkeypatch.setattr(
-        "app.ui.sweeps.search.start_in_background", lambda db, sweep_id, *, jobs: started.append(sweep_id)
+        "app.jobs.sweeps.control.start_in_background", lambda db, sweep_id, *, jobs: started.append(sweep_id)
     )
     db, sweep_id = searched
     app = open_page("sweeps", sweep=sweep_id)

@@ -61,7 +61,7 @@ def test_the_gpu_and_the_command_that_starts_mps_are_named_only_where_there_is_a
     monkeypatch.setattr(gpu, "MPS_DEFAULT", str(tmp_path))
     assert "MPS" not in said(open_page("sweeps"))
     monkeypatch.setattr(gpu, "_DEVICE_FILES", ("/dev/null",))
-    monkeypatch.setattr(gpu, "_ask_torch", lambda *key: gpu.Gpu("NVIDIA Some GPU", 7 * 10**9, 8 * 10**9))
+    monkeypatch.setattr(gpu, "_query_torch", lambda *key: gpu.Gpu("NVIDIA Some GPU", 7 * 10**9, 8 * 10**9))
     text = said(open_page("sweeps"))
     assert "NVIDIA Some GPU, 7 GB free. NVIDIA MPS does not run" in text
     assert gpu.MPS_COMMAND in text

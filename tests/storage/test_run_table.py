@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, insert
 
-from app.analysis.aggregates import Curve, compute_mu_w
+from app.analysis.aggregates import compute_mu_w
 from emtc_core.errors import ConfigError, RunNotFoundError, RunStateError
 from storage.engine import Database, open_database
 from storage.models import Evaluation, Run
@@ -295,7 +295,7 @@ def test_the_stored_mu_w_is_the_defined_one(db: Database, curve: list[tuple[int,
     recorder.record_evaluation(make_evaluation(6000))
     recorder.close()
     frame = evaluations(db, run_id)
-    defined = compute_mu_w(Curve(frame["env_step"].to_numpy(float), frame["win_rate"].to_numpy(float)))
+    defined = compute_mu_w(frame["env_step"].to_numpy(float), frame["win_rate"].to_numpy(float))
     assert find_run(db, run_id).mu_w == pytest.approx(defined[-1], abs=1e-9)
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from app.analysis.comparable import select_runs
 from app.analysis.findings import read_studies
+from app.analysis.results import select_runs
 from app.analysis.study_plans import StudyPlan, list_plans
 from app.analysis.tables import export_table, make_plain_table
 from app.figures.registry import TABLES, find_figure

@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from app.analysis.comparable import select_runs
+from app.analysis.results import select_runs
 from app.analysis.tables import Table
 from app.figures.figure import FigureKind, TableKind
 from app.figures.image_options import read_image_options

@@ -6,14 +6,13 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 import numpy as np
 
-from app.analysis.comparable import describe_excluded
-from app.analysis.compared import ComparedRuns
+from app.analysis.curve_reader import RunTables
+from app.analysis.curves import Curves, describe_excluded, format_range
 from app.analysis.finals import (
     FINAL_NAMES,
     LAST_TENTH,
     FinalRule,
     caption_final,
-    compute_final_rate,
     compute_final_rates,
     get_final_title,
     list_runs_without_last_tenth,
@@ -24,7 +23,6 @@ from app.analysis.format import count_decimals
 from app.analysis.identical_runs import are_identical, label_identical
 from app.analysis.intervals import BinomialScale
 from app.analysis.quantities import UNIT_RANGE, Quantity
-from app.analysis.series import Comparison, ExcludedRun, Group, get_seed
 from app.analysis.significance import (
     MIN_SEEDS,
     Interval,
@@ -40,7 +38,7 @@ from app.analysis.study_plans import StudyVariant
 from app.analysis.tables import MISSING, Cell, Column, Table, make_table
 from app.figures.figure import FigureKind, PageSection, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.named.curves import join_finals, read_all_rates, read_comparison, style_comparison
+from app.figures.named.curves import read_comparison, read_finals, style_comparison
 from app.figures.options import BudgetOptions, FinalRuleOptions, Option, Options, ResultOptions
 from emtc_core.errors import ConfigError, Fault
 
@@ -99,19 +97,19 @@ class _VariantTest(NamedTuple):
     """The comparison of two variants on one task, or pooled over several tasks."""
 
     task: str
-    reference: Group
-    other: Group
+    reference: Curves
+    other: Curves
     difference: MeanDifference
     improvement: Interval
     identical: str = ""
     """Label of runs that are identical on all these tasks, otherwise empty."""
 
 
-def find_reference(comparison: Comparison, reference: str = "") -> str:
+def find_reference(curves: Curves, reference: str = "") -> str:
     """Find the method that all others are compared with.
 
     Args:
-        comparison: The variants.
+        curves: The variants.
         reference: Name or key of a method. Default: EMTC(QPLEX), then EMTC(CDS), then the first method.
 
     Returns:
@@ -120,75 +118,76 @@ def find_reference(comparison: Comparison, reference: str = "") -> str:
     Raises:
         ConfigError: If no variant has this name or key.
     """
-    methods = comparison.methods
+    methods = curves.methods
     if reference:
         matches = [method for method, name in methods.items() if reference in (method, name)]
         if not matches and methods:
             raise ConfigError(f"must be one of {', '.join(methods.values())}", key="reference", value=reference)
         return next(iter(matches), "")
     for full_method in _FULL_METHODS:
-        for group in comparison.groups:
-            if full_method.matches(group.seeds[0].settings):
+        for group in curves.by_variant:
+            if full_method.matches(group.runs[0].settings):
                 return group.variant.method
     return next(iter(methods), "")
 
 
-def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH, *, reference: str = "") -> Table:
+def tabulate_tests(curves: Curves, final: FinalRule = LAST_TENTH, *, reference: str = "") -> Table:
     """Compare the final win rate of the reference variant with each other variant, per task and pooled over tasks.
 
     Args:
-        comparison: The variants.
+        curves: The variants.
         final: Definition of the final win rate.
         reference: Name or key of the reference variant; see `find_reference`.
     """
-    reference = find_reference(comparison, reference)
+    reference = find_reference(curves, reference)
     pairs_by_method = {
-        method: [
-            (first, other)
-            for task in comparison.tasks
-            if (first := _find_group(comparison, reference, task)) and (other := _find_group(comparison, method, task))
-        ]
-        for method in comparison.methods
-        if method != reference
+        method: _list_pairs(curves, reference, method) for method in curves.methods if method != reference
     }
     tests = [
-        _test_variants(comparison, [pair], pair[0].variant.task, final)
+        _test_variants(curves, [pair], pair[0].variant.task, final)
         for pairs in pairs_by_method.values()
         for pair in pairs
     ]
-    tests.sort(key=lambda test: comparison.tasks.index(test.task))
+    tests.sort(key=lambda test: curves.tasks.index(test.task))
     tests += [
-        _test_variants(comparison, pairs, f"all {len(pairs)} tasks", final)
+        _test_variants(curves, pairs, f"all {len(pairs)} tasks", final)
         for pairs in pairs_by_method.values()
         if len(pairs) > 1
     ]
     adjusted = adjust_p_values([test.difference.p for test in tests], [test.task for test in tests])
-    rows = [_make_row(comparison, test, p, final) for test, p in zip(tests, adjusted, strict=True)]
-    name = comparison.methods.get(reference, "")
+    rows = [_make_row(curves, test, p, final) for test, p in zip(tests, adjusted, strict=True)]
+    name = curves.methods.get(reference, "")
     explanation = (
         f"The reference variant {name} is compared with each other variant of its task. {EXPLANATION} p (Holm) is "
         "adjusted over the rows of the same task. P(improvement): share of pairs of runs in which the reference is the "
         "better one, a tie counts half, with the 95 % interval of the Mann-Whitney statistic (Newcombe 2006, with "
         "Student's t)."
     )
-    caption = caption_final(
-        comparison.seeds, final, explanation, _list_missing(comparison, reference), comparison.shared_note,
-        quantity=comparison.quantity, comparison=comparison,
-    )  # fmt: skip
-    return make_table(_COLUMNS, rows, caption=caption, excluded=comparison.excluded_runs)
+    caption = caption_final(curves, final, explanation, _list_missing(curves, reference), curves.shared_note)
+    return make_table(_COLUMNS, rows, caption=caption, excluded=curves.excluded)
+
+
+def _list_pairs(curves: Curves, reference: str, method: str) -> list[tuple[Curves, Curves]]:
+    """List the reference variant and another variant, for each task on which both have a result."""
+    pairs = []
+    for task in curves.tasks:
+        first, other = curves.find_variant(reference, task), curves.find_variant(method, task)
+        if first is not None and other is not None:
+            pairs.append((first, other))
+    return pairs
 
 
 def tabulate_tests_by_rate(
-    comparisons: Mapping[str, Comparison], final: FinalRule = LAST_TENTH, *, reference: str = ""
+    curves_by_rate: Mapping[str, Curves], final: FinalRule = LAST_TENTH, *, reference: str = ""
 ) -> Table:
     """Compare the reference variant with each other variant, by several win rates next to each other.
 
     Args:
-        comparisons: The variants, by the name of the win rate.
+        curves_by_rate: The variants, by the name of the win rate.
         final: Definition of the final win rate.
         reference: Name or key of the reference variant; see `find_reference`.
     """
-    tables = {rate: tabulate_tests(comparison, final, reference=reference) for rate, comparison in comparisons.items()}
+    tables = {rate: tabulate_tests(curves, final, reference=reference) for rate, curves in curves_by_rate.items()}
     rows: dict[tuple[object, ...], dict[str, list[object]]] = {}
     for rate, table in tables.items():
         differences = table.cells.get(_DIFFERENCE.title, [None] * len(table))
@@ -198,17 +197,15 @@ def tabulate_tests_by_rate(
     columns = [
         replace(column, group=rate) for rate in tables for column in (Column("n"), _DIFFERENCE, *map(Column, _RESULTS))
     ]
-    notes = [
-        sentence
-        for comparison in comparisons.values()
-        for sentence in (
-            comparison.quantity.note,
-            comparison.budget_note,
-            list_runs_without_last_tenth(comparison.seeds, final, comparison.quantity),
-            _list_missing(comparison, find_reference(comparison, reference)),
-            comparison.shared_note,
-        )
-    ]
+    notes: list[str] = []
+    for curves in curves_by_rate.values():
+        notes += [
+            curves.measure.note,
+            curves.budget_note,
+            list_runs_without_last_tenth(curves, final),
+            _list_missing(curves, find_reference(curves, reference)),
+            curves.shared_note,
+        ]
     definition = f"Differences of the {FINAL_NAMES[final]} by the episodes of the evaluation."
     return make_table(
         [*_TEST_NAMES, *columns],
@@ -221,25 +218,22 @@ def tabulate_tests_by_rate(
     )
 
 
-def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Chart:
+def draw_profiles(curves: Curves, final: FinalRule = LAST_TENTH) -> Chart:
     """Draw the share of runs of each variant whose final win rate is above x, over the tasks that all variants have.
 
     Raises:
         ConfigError: If the variants have no common task.
     """
-    tasks = list_shared_tasks(comparison)
+    tasks = list_shared_tasks(curves)
     if not tasks:
-        raise ConfigError(
-            Fault("env.map", rule="must be shared by all variants", hint=explain_no_shared_tasks(comparison))
-        )
+        raise ConfigError(Fault("env.map", rule="must be shared by all variants", hint=explain_no_shared_tasks(curves)))
     thresholds = np.linspace(0, 1, 201)
-    styles, lines = style_comparison(comparison), []
-    for method, name in comparison.methods.items():
-        groups = [_find_group(comparison, method, task) for task in tasks]
-        scores = [compute_final_rates(group.seeds, final) for group in groups if group]
+    styles, lines = style_comparison(curves), []
+    for method, name in curves.methods.items():
+        groups = [curves.find_variant(method, task) for task in tasks]
+        scores = [compute_final_rates(group, final) for group in groups if group]
         share, low, high = performance_profile(scores, thresholds)
-        counts = sorted({len(task_scores) for task_scores in scores})
-        n = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        n = format_range([len(task_scores) for task_scores in scores])
         color, dash, marker = styles[method]
         lines.append(
             Line(
@@ -256,48 +250,39 @@ def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Char
                 n=sum(map(len, scores)),
             )
         )
-    not_shared = [
-        ExcludedRun(
-            seed.id, f"{group.variant.label}; seed {seed.seed_text}", "not every variant has a result on this map"
-        )
-        for group in comparison.groups
-        for seed in group.seeds
-        if group.variant.task not in tasks
-    ]
+    on_shared_tasks = curves.keep(run for run in curves.runs if run.task in tasks)
+    reason = "not every variant has a result on this map"
+    not_shared = [run.make_excluded(reason) for run in curves.runs if run.task not in tasks]
     panel = Panel("share of runs above", "fraction", tuple(lines), range=UNIT_RANGE)
-    x_label = get_final_title(final, comparison.quantity)
-    few = [group.variant.label for group in comparison.groups if group.n < 3]
+    x_label = get_final_title(final, curves.measure)
+    few = [group.variant.label for group in curves.by_variant if group.n < 3]
     warning = f" Too few seeds to trust an interval (fewer than 3): {', '.join(few)}." if few else ""
     explanation = (
         f"Share of runs whose {x_label} is above each value, over {', '.join(tasks)}. All tasks have the same weight. "
         "Band: 95 % interval (Wilson's) of the share for this number of runs, separately at each x."
-        f"{warning}{describe_excluded([*not_shared, *comparison.excluded_runs])}"
+        f"{warning}{describe_excluded([*not_shared, *curves.excluded])}"
     )
-    seeds = [seed for seed in comparison.seeds if seed.task in tasks]
-    caption = caption_final(seeds, final, explanation, quantity=comparison.quantity, comparison=comparison)
     return Chart(
         "performance-profile",
         f"Performance profiles, {', '.join(tasks)}",
         x_label,
         (panel,),
-        caption,
-        f"Performance profiles of {', '.join(comparison.methods.values())} over {', '.join(tasks)}.",
-        subtitle=f"{len(seeds)} runs on {', '.join(tasks)}; band: 95 % interval (Wilson's)",
+        caption_final(on_shared_tasks, final, explanation),
+        f"Performance profiles of {', '.join(curves.methods.values())} over {', '.join(tasks)}.",
+        subtitle=f"{on_shared_tasks.n} runs on {', '.join(tasks)}; band: 95 % interval (Wilson's)",
     )
 
 
-def list_shared_tasks(comparison: Comparison) -> list[str]:
+def list_shared_tasks(curves: Curves) -> list[str]:
     """List the tasks on which all variants have a result."""
-    return [
-        task for task in comparison.tasks if all(_find_group(comparison, method, task) for method in comparison.methods)
-    ]
+    return [task for task in curves.tasks if all(curves.find_variant(method, task) for method in curves.methods)]
 
 
-def explain_no_shared_tasks(comparison: Comparison) -> str:
+def explain_no_shared_tasks(curves: Curves) -> str:
     """Make the message for runs without a common task, which cannot have a performance profile."""
     tasks_of_variants = []
-    for method, name in comparison.methods.items():
-        tasks = [task for task in comparison.tasks if _find_group(comparison, method, task)]
+    for method, name in curves.methods.items():
+        tasks = [task for task in curves.tasks if curves.find_variant(method, task)]
         tasks_of_variants.append(f"{name} on {', '.join(tasks)}")
     return (
         "Performance profiles need a map on which every variant has finished runs. There is no such map "
@@ -329,29 +314,23 @@ def format_p(p: float) -> str:
     return MISSING if not np.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _list_missing(comparison: Comparison, reference: str) -> str:
+def _list_missing(curves: Curves, reference: str) -> str:
     """List the tasks without a result of the reference variant in a sentence; empty if there are none."""
-    without = [task for task in comparison.tasks if not _find_group(comparison, reference, task)]
-    name = comparison.methods.get(reference, "")
+    without = [task for task in curves.tasks if not curves.find_variant(reference, task)]
+    name = curves.methods.get(reference, "")
     return f"Not compared, because {name} has no result there: {', '.join(without)}." if without else ""
 
 
-def _find_group(comparison: Comparison, method: str, task: str) -> Group | None:
-    return next((g for g in comparison.groups if g.variant.method == method and g.variant.task == task), None)
-
-
-def _test_variants(
-    comparison: Comparison, pairs: Sequence[tuple[Group, Group]], task: str, final: FinalRule
-) -> _VariantTest:
-    """Compare two variants. Each pair has the groups of one task; all tasks have the same weight."""
+def _test_variants(curves: Curves, pairs: Sequence[tuple[Curves, Curves]], task: str, final: FinalRule) -> _VariantTest:
+    """Compare two variants. Each pair has the runs of one task; all tasks have the same weight."""
     differences = []
     for first, other in pairs:
-        values = [{get_seed(seed): compute_final_rate(seed, final) for seed in group.seeds} for group in (first, other)]
-        scale = make_final_scale([*first.seeds, *other.seeds], final, quantity=comparison.quantity)
-        differences.append(compare_seeds(*values, scale=scale))
+        both = curves.keep((*first.runs, *other.runs))
+        scale = make_final_scale(both, final, quantity=curves.measure)
+        differences.append(compare_seeds(_get_rates(first, final), _get_rates(other, final), scale=scale))
     improvement = probability_of_improvement(
-        [compute_final_rates(first.seeds, final) for first, _ in pairs],
-        [compute_final_rates(other.seeds, final) for _, other in pairs],
+        [compute_final_rates(first, final) for first, _ in pairs],
+        [compute_final_rates(other, final) for _, other in pairs],
     )
     pooled = differences[0] if len(pairs) == 1 else pool_differences(differences, BinomialScale())
     identical = ""
@@ -362,12 +341,17 @@ def _test_variants(
     return _VariantTest(task, *pairs[0], pooled, improvement, identical)
 
 
-def _make_row(comparison: Comparison, test: _VariantTest, adjusted_p: float, final: FinalRule) -> list[Cell | str]:
+def _get_rates(group: Curves, final: FinalRule) -> dict[int, float]:
+    """Return the final win rate of each run by its seed."""
+    return {run.seed: rate for run, rate in zip(group.runs, compute_final_rates(group, final), strict=True)}
+
+
+def _make_row(curves: Curves, test: _VariantTest, adjusted_p: float, final: FinalRule) -> list[Cell | str]:
     """Make one row of the table, in the order of `_COLUMNS`."""
-    quantity, difference = comparison.quantity, test.difference
+    quantity, difference = curves.measure, test.difference
     reference, other = (f"{group.variant.name}{group.mark}" for group in (test.reference, test.other))
     verdict = decide(difference, adjusted_p, is_rate=True)
-    if test.task in comparison.mixed_length_tasks:
+    if test.task in curves.mixed_length_tasks:
         verdict_text = _NOT_COMPARED
     else:
         verdict_text = test.identical or _VERDICT_WORDS.get(verdict, verdict)
@@ -394,18 +378,18 @@ def _format_improvement(improvement: Interval, n: str, final: FinalRule, quantit
     return Cell(f"{value:.2f} [{low:.2f}–{high:.2f}]", value, low, high, n, statistic, interval)
 
 
-def _make_tests_table(runs: ComparedRuns, options: ComparisonOptions) -> Table:
-    return tabulate_tests(join_finals(runs, options), options.final, reference=options.reference)
+def _make_tests_table(tables: RunTables, options: ComparisonOptions) -> Table:
+    return tabulate_tests(read_finals(tables, options, options.rate), options.final, reference=options.reference)
 
 
-def _make_rates_table(runs: ComparedRuns, options: RateComparisonOptions) -> Table:
-    comparisons = {rate: join_finals(runs, options, rate) for rate in _RATES}
-    has_both = all(comparison.groups for comparison in comparisons.values())
-    return tabulate_tests_by_rate(comparisons if has_both else {}, options.final, reference=options.reference)
+def _make_rates_table(tables: RunTables, options: RateComparisonOptions) -> Table:
+    curves_by_rate = {rate: read_finals(tables, options, rate) for rate in _RATES}
+    has_both = all(curves.runs for curves in curves_by_rate.values())
+    return tabulate_tests_by_rate(curves_by_rate if has_both else {}, options.final, reference=options.reference)
 
 
-def _make_profiles_chart(runs: ComparedRuns, options: ResultOptions) -> Chart:
-    return draw_profiles(join_finals(runs, options), options.final)
+def _make_profiles_chart(tables: RunTables, options: ResultOptions) -> Chart:
+    return draw_profiles(read_finals(tables, options, options.rate), options.final)
 
 
 FIGURES = (
@@ -426,7 +410,7 @@ TABLES = (
     TableKind(
         "comparisons-by-rate",
         _make_rates_table,
-        read_all_rates,
+        read_comparison,
         RateComparisonOptions,
         required_runs=f"{_TABLE_NEEDS}, with greedy and robust evaluations",
         section=_SECTION,

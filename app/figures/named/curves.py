@@ -13,8 +13,16 @@ from pydantic import Field
 
 from app.analysis.aggregates import Aggregation, explain_small_samples, interpolate_to_common_grid
 from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
-from app.analysis.comparable import describe_excluded, select_common_budget
-from app.analysis.compared import ComparedRuns, read_compared_runs
+from app.analysis.curve_reader import RunTables, read_curves, read_tables
+from app.analysis.curves import (
+    DAGGER,
+    Curves,
+    ExcludedRun,
+    describe_excluded,
+    exclude_without_x,
+    format_range,
+    smooth_curves,
+)
 from app.analysis.finals import get_eval_episodes, make_curve_scale
 from app.analysis.identical_runs import describe_identical_runs
 from app.analysis.intervals import CENTER_NAMES
@@ -27,25 +35,17 @@ from app.analysis.quantities import (
     SELECTED_RATE,
     WIN_RATE,
     Quantity,
+    RateName,
     find_rate,
     uses_selected_rate,
 )
-from app.analysis.series import (
-    DAGGER,
-    NO_CURVE,
-    Comparison,
-    ExcludedRun,
-    Group,
-    SeedRun,
-    choose_mu_w_steps,
-    join_seeds,
-)
+from app.analysis.results import select_common_budget, select_finals, select_results
 from app.analysis.settings import name_algo, name_change, name_run_algo, parse_steps
 from app.analysis.tables import Table, make_plain_table
 from app.analysis.variants import Variant
-from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
-from app.analysis.x_axes import ENV_STEPS, X_AXES, XValues
-from app.figures.curve_style import AS_MEASURED, AXES, CurveStyle
+from app.analysis.win_rates import choose_mu_w_steps, tabulate_falls, tabulate_mu_w, tabulate_win_rates
+from app.analysis.x_axes import X_AXES
+from app.figures.curve_style import AXES, describe_style, with_log_axes
 from app.figures.figure import FigureKind, PageSection, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel, Values
 from app.figures.options import (
@@ -55,11 +55,9 @@ from app.figures.options import (
     Option,
     Options,
     RatedBudgetOptions,
-    RateOptions,
     SeedOptions,
     SeedRateOptions,
     SeedResultOptions,
-    UnfinishedOptions,
     WindowOptions,
     convert_with,
     read_step_count,
@@ -187,17 +185,17 @@ class PublishedOptions(SeedOptions, BudgetOptions, FinalRuleOptions):
 class BaselineRuns(NamedTuple):
     """The runs of the figure of baselines, and the other selected runs."""
 
-    runs: ComparedRuns
+    tables: RunTables
     others: tuple[ExcludedRun, ...]
 
 
 def draw_comparison(
-    comparison: Comparison,
+    curves: Curves,
     aggregation: Aggregation | None = None,
     *,
     per_seed: bool = False,
-    curve_style: CurveStyle = AS_MEASURED,
-    x: XValues = ENV_STEPS,
+    smooth: int = 0,
+    log_axes: Sequence[str] = (),
     name: str = "learning-curves",
     title: str = "",
     note: str = "",
@@ -205,80 +203,79 @@ def draw_comparison(
     """Draw a quantity of each variant: a line for the center over seeds, with a band.
 
     Args:
-        comparison: Variants with the curves of their seeds.
+        curves: The runs that are drawn.
         aggregation: Center and band. Default: mean ± standard deviation.
         per_seed: Also draw each seed as a faint line, without smoothing.
-        curve_style: Smoothing and logarithmic axes.
-        x: The x axis. Curves are smoothed over env steps on every axis.
+        smooth: Each value becomes the mean over this number of env steps before it, on every x axis; 0: no smoothing.
+        log_axes: The logarithmic axes: "x", "y" or both.
         name: Name of the chart and of exported files.
         title: Title of the figure. Default: made from the quantity.
         note: An additional sentence for the caption.
     """
-    aggregation, quantity = aggregation or Aggregation(), comparison.quantity
-    styles = style_comparison(comparison)
-    raw = x.convert_comparison(comparison)
-    raw_groups = {(group.variant.task, group.variant.method): group for group in raw.groups}
-    comparison = x.convert_comparison(curve_style.smoothed(comparison))
+    aggregation, quantity = aggregation or Aggregation(), curves.measure
+    styles = style_comparison(curves)
+    measured = exclude_without_x(curves)
+    smoothed = smooth_curves(measured, smooth)
     panels = []
-    for task in comparison.tasks:
+    for task in measured.tasks:
         lines: list[Line] = []
-        task_quantity = quantity.at(task)
-        groups = [group for group in comparison.groups if group.variant.task == task]
+        groups = [group for group in measured.by_variant if group.variant.task == task]
         end_labels = make_end_labels([group.variant for group in groups])
         for group in groups:
             method = group.variant.method
-            style, raw_group = styles[method], raw_groups[task, method]
-            line_name = comparison.name_line(method)
-            if per_seed:
-                lines += _draw_seeds(raw_group, line_name, style)
-            if curve_style.smooth and not (per_seed and group.n > 1):
-                raw_name = f"{line_name}, as measured"
-                raw_line = draw_line(raw_name, raw_group.seeds, aggregation, style, quantity=task_quantity)
-                thin_line = replace(raw_line, low=None, high=None, width=1.0, marker="")
-                lines.append(replace(thin_line, faint=True, unsmoothed=True, group=line_name))
+            style, line_name = styles[method], measured.name_line(method)
+            has_seed_lines = per_seed and group.n > 1
+            if has_seed_lines:
+                lines += _draw_seeds(group, line_name, style)
+            if smooth and not has_seed_lines:
+                lines.append(_draw_measured(group, line_name, aggregation, style))
+            smoothed_group = smoothed.find_variant(method, task) or group
             label = f"{end_labels[method]}{group.mark}"
-            lines.append(draw_line(line_name, group.seeds, aggregation, style, quantity=task_quantity, label=label))
-        panel_title = f"{task_quantity.title}, {task}"
-        panels.append(Panel(panel_title, quantity.unit, tuple(lines), range=quantity.range, axis=task_quantity.title))
-    description = (
-        f"{quantity.title} over {x.axis.label}, one panel for each of {', '.join(comparison.tasks)}: "
-        + ", ".join(f"{group.variant.label} (n = {group.n})" for group in comparison.groups)
+            lines.append(draw_line(line_name, smoothed_group, aggregation, style, label=label))
+        axis_title = quantity.at(task).title
+        panel = Panel(f"{axis_title}, {task}", quantity.unit, tuple(lines), range=quantity.range, axis=axis_title)
+        panels.append(panel)
+    x_label = measured.x_axis.label
+    description = f"{quantity.title} over {x_label}, one panel for each of {', '.join(measured.tasks)}: " + ", ".join(
+        f"{group.variant.label} (n = {group.n})" for group in measured.by_variant
     )
     is_default = quantity.key in (WIN_RATE.key, SELECTED_RATE)
     title = title or ("Learning curves" if is_default else f"{quantity.title} over training")
-    few_seeds = explain_small_samples(aggregation, comparison.seed_counts)
     sentences = (
-        *(describe_aggregation(comparison, aggregation), few_seeds, curve_style.caption, x.describe(comparison), note),
-        *_list_notes(comparison),
+        describe_aggregation(measured, aggregation),
+        explain_small_samples(aggregation, measured.seed_counts),
+        describe_style(smooth, log_axes),
+        _describe_x_axis(measured),
+        note,
+        *_list_notes(measured),
     )
-    caption = " ".join(filter(None, sentences)) + describe_excluded(comparison.excluded_runs)
-    subtitle = make_subtitle(aggregation, share=quantity.is_share)
-    subtitle += f"; smoothed over {curve_style.smooth:,} env steps" if curve_style.smooth else ""
+    caption = " ".join(filter(None, sentences)) + describe_excluded(measured.excluded)
+    subtitle = make_subtitle(aggregation, is_fraction=quantity.is_share)
+    subtitle += f"; smoothed over {smooth:,} env steps" if smooth else ""
     all_panels = tuple(panels) or (Panel(quantity.title, quantity.unit, ()),)
-    columns = min(3, len(comparison.tasks)) or 1
-    chart = Chart(name, title, x.axis.label, all_panels, caption, f"{description}.", columns=columns, subtitle=subtitle)
-    return curve_style.on_axes(chart)
+    columns = min(3, len(measured.tasks)) or 1
+    chart = Chart(name, title, x_label, all_panels, caption, f"{description}.", columns=columns, subtitle=subtitle)
+    return with_log_axes(chart, log_axes)
 
 
-def style_comparison(comparison: Comparison) -> dict[str, Style]:
+def style_comparison(curves: Curves) -> dict[str, Style]:
     """Return the style of each method. It is the same on every page, and does not change if other lines are hidden."""
-    variants = (*(group.variant for group in comparison.groups), *comparison.hidden)
+    variants = (*(group.variant for group in curves.by_variant), *curves.hidden)
     return make_styles({variant.method: variant.style_key for variant in variants})
 
 
-def make_subtitle(aggregation: Aggregation, *, share: bool) -> str:
-    """Name the statistic of the lines and of the bands, for the subtitle of a figure. `share`: values are fractions."""
-    band = "" if aggregation.band == "none" else f"; band: {aggregation.name_band(is_fraction=share)}"
+def make_subtitle(aggregation: Aggregation, *, is_fraction: bool) -> str:
+    """Name the statistic of the lines and of the bands, for the subtitle of a figure."""
+    band = "" if aggregation.band == "none" else f"; band: {aggregation.name_band(is_fraction=is_fraction)}"
     return f"line: {CENTER_NAMES[aggregation.center]} over seeds{band}"
 
 
-def describe_aggregation(comparison: Comparison, aggregation: Aggregation) -> str:
+def describe_aggregation(curves: Curves, aggregation: Aggregation) -> str:
     """Describe the quantity, the average over seeds, the band and the number of seeds, for the caption."""
-    quantity: Quantity = comparison.quantity
+    quantity: Quantity = curves.measure
     meaning = quantity.meaning[:1].upper() + quantity.meaning[1:]
     per_seed = "episodes are averaged per seed first" if quantity.is_evaluation else "each seed is one curve"
-    counts = sorted({group.n for group in comparison.groups}) or [0]
-    n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+    n = f"n = {format_range(curves.seed_counts or [0])}"
     band = "" if aggregation.band == "none" else " A single seed has no band."
     if aggregation.band == "bootstrap":
         band = f" Whole seeds are resampled. {BOOTSTRAP_COVERAGE}{band}"
@@ -288,24 +285,37 @@ def describe_aggregation(comparison: Comparison, aggregation: Aggregation) -> st
     return f"{meaning}; {per_seed}, then the line is the {statistic} ({n} seeds).{band}"
 
 
-def draw_line(
-    name: str,
-    seeds: Sequence[SeedRun],
-    aggregation: Aggregation,
-    style: Style,
-    *,
-    quantity: Quantity = WIN_RATE,
-    label: str = "",
-) -> Line:
-    """Draw a quantity of some seeds as one line. The line ends at the last x that all seeds reached."""
-    steps, values = interpolate_to_common_grid([seed.curve for seed in seeds])
-    summary = aggregation.summarize(values, make_curve_scale(quantity, seeds, steps))
-    low, high = (clip_fractions(edge) if quantity.is_share else edge for edge in (summary.low, summary.high))
+def _describe_x_axis(curves: Curves) -> str:
+    """Describe the x axis and how seeds are aligned on it; empty for the axis of env steps."""
+    axis = curves.x_axis
+    if not axis.meaning or max(curves.seed_counts, default=0) < 2:
+        return axis.meaning
+    return (
+        f"{axis.meaning} Seeds are interpolated linearly to the same {axis.short_name}s; a line ends where its first "
+        "seed ends."
+    )
+
+
+def draw_line(name: str, curves: Curves, aggregation: Aggregation, style: Style, *, label: str = "") -> Line:
+    """Draw some runs of one task as one line. The line ends at the last x that all runs reached."""
+    quantity = curves.measure.at(curves.runs[0].task)
+    x, values = interpolate_to_common_grid([(points.x, points.value) for points in curves.list_points()])
+    summary = aggregation.summarize(values, make_curve_scale(quantity, curves, x))
+    low, high = summary.low, summary.high
+    if quantity.is_share:
+        low, high = clip_fractions(low), clip_fractions(high)
     return Line(
-        name, style.color, steps, summary.center, low, high,
+        name, style.color, x, summary.center, low, high,
         dash=style.dash, marker=style.marker, label=label,
-        statistic=aggregation.describe(is_fraction=quantity.is_share), n=len(seeds),
+        statistic=aggregation.describe(is_fraction=quantity.is_share), n=curves.n,
     )  # fmt: skip
+
+
+def _draw_measured(group: Curves, line_name: str, aggregation: Aggregation, style: Style) -> Line:
+    """Draw the values of a variant before smoothing, as a thin and faint line without a band."""
+    line = draw_line(f"{line_name}, as measured", group, aggregation, style)
+    thin_line = replace(line, low=None, high=None, width=1.0, marker="")
+    return replace(thin_line, faint=True, unsmoothed=True, group=line_name)
 
 
 def clip_fractions(edge: Values | None) -> Values | None:
@@ -335,105 +345,93 @@ def make_end_labels(variants: Sequence[Variant]) -> dict[str, str]:
     }
 
 
-def _draw_seeds(group: Group, name: str, style: Style) -> list[Line]:
-    """Draw each seed of a variant as a faint line; nothing if the variant has only one seed."""
-    if group.n < 2:
-        return []
-    template = Line(name, style.color, *NO_CURVE, width=1.0, faint=True, group=name, statistic="one seed", n=1)
-    return [
-        replace(template, name=f"{group.variant.method}, {seed.id}", x=seed.curve.steps, y=seed.curve.values)
-        for seed in group.seeds
-    ]
+def _draw_seeds(group: Curves, name: str, style: Style) -> list[Line]:
+    """Draw each run of a variant as a faint line."""
+    lines = []
+    for run in group.runs:
+        points = group.get_points(run.id)
+        seed_name = f"{group.variant.method}, {run.id}"
+        line = Line(seed_name, style.color, points.x, points.value, width=1.0, faint=True, group=name)
+        lines.append(replace(line, statistic="one seed", n=1))
+    return lines
 
 
-def _list_notes(comparison: Comparison) -> list[str]:
+def _list_notes(curves: Curves) -> list[str]:
     """List the notes for the caption: shared settings, win rate, equal episodes, identical runs, unfinished runs."""
-    distinct, identical = _describe_distinct_episodes(comparison.seeds), describe_identical_runs(comparison)
-    notes = list(filter(None, (comparison.shared_note, comparison.quantity.note, distinct, identical)))
-    unfinished = [seed for group in comparison.groups for seed in group.unfinished]
+    distinct, identical = _describe_distinct_episodes(curves), describe_identical_runs(curves)
+    notes = list(filter(None, (curves.shared_note, curves.measure.note, distinct, identical)))
+    unfinished = curves.unfinished
     if unfinished:
-        runs = "; ".join(f"run {seed.id} {seed.progress}" for seed in unfinished[:5])
+        runs = "; ".join(f"run {run.id} {run.progress}" for run in unfinished[:5])
         more = f"; and {len(unfinished) - 5} more" if len(unfinished) > 5 else ""
         notes.append(f"{DAGGER} not finished: {runs}{more}; a line ends where its shortest seed ends.")
     return notes
 
 
-def _describe_distinct_episodes(seeds: Sequence[SeedRun]) -> str:
+def _describe_distinct_episodes(curves: Curves) -> str:
     """Write how many episodes of an evaluation differ from each other; empty if this was not counted."""
-    counted = [seed for seed in seeds if len(seed.distinct_episodes)]
-    if not counted:
+    counted = curves.points.loc[curves.points["distinct"].notna(), :]
+    if not len(counted):
         return ""
-    episodes = {f"{get_eval_episodes(seed):g}" for seed in counted}
-    n_distinct = np.concatenate([seed.distinct_episodes for seed in counted])
+    counted_ids = set(counted["run"])
+    episodes = {f"{get_eval_episodes(run):g}" for run in curves.runs if run.id in counted_ids}
+    n_distinct = counted["distinct"].to_numpy()
     low, high = int(n_distinct.min()), int(n_distinct.max())
     numbers = f"{low} differ" if low == high else f"{low} to {high} differ, median {np.median(n_distinct):g}"
-    coverage = "" if len(counted) == len(seeds) else f" Counted in {len(counted)} of the {len(seeds)} runs."
+    n_counted = len(counted_ids)
+    coverage = "" if n_counted == curves.n else f" Counted in {n_counted} of the {curves.n} runs."
     return f"Of the {f'{episodes.pop()} ' if len(episodes) == 1 else ''}episodes of an evaluation {numbers}.{coverage}"
 
 
-def read_comparison(db: Database, rows: Sequence[RunRow], options: RateOptions) -> ComparedRuns:
-    """Read the win rates of the runs, of the episodes that the option `rate` selects."""
-    return read_compared_runs(db, rows, quantity=SELECTED_RATE, rate=options.rate)
+def read_comparison(db: Database, rows: Sequence[RunRow], options: Options) -> RunTables:
+    """Read the tables from which the curves of the runs are made."""
+    return read_tables(db, rows)
 
 
-def read_all_rates(db: Database, rows: Sequence[RunRow], options: Options) -> ComparedRuns:
-    """Read the win rates of the runs for a table that selects the episodes itself."""
-    return read_compared_runs(db, rows, quantity=SELECTED_RATE, rate=AUTO)
+def read_finals(tables: RunTables, options: BudgetOptions, rate: RateName) -> Curves:
+    """Read a win rate and select the results for final numbers, at the budget of the options."""
+    curves = read_curves(tables, rate=rate)
+    return select_finals(curves, include_unfinished=options.include_unfinished, budget=options.budget)
 
 
-def _read_curves(
-    db: Database, rows: Sequence[RunRow], options: CurveOptions, *, quantity: str = SELECTED_RATE
-) -> ComparedRuns:
-    """Read the curves of a quantity, on the x axis of the options."""
-    return read_compared_runs(db, rows, quantity=quantity, rate=options.rate, x_axis=options.x_axis)
-
-
-def _read_learning_curves(db: Database, rows: Sequence[RunRow], options: LearningCurveOptions) -> ComparedRuns:
-    return _read_curves(db, rows, options, quantity=options.quantity)
-
-
-def join_finals(
-    runs: ComparedRuns, options: BudgetOptions, rate: Literal["greedy", "robust"] | None = None
-) -> Comparison:
-    """Group win rates by variant for final numbers, at the budget of the options; see `ComparedRuns.join_finals`."""
-    return runs.join_finals(include_unfinished=options.include_unfinished, budget=options.budget, rate=rate)
-
-
-def _join_plotted(runs: ComparedRuns, options: CurveOptions) -> Comparison:
-    """Group the drawn curves by variant.
+def _select_drawn(tables: RunTables, options: CurveOptions, measure: str = SELECTED_RATE) -> Curves:
+    """Read the curves of a measure and select those that are drawn.
 
     Raises:
         ConfigError: If no run has a curve.
     """
-    comparison = runs.join_plotted(include_unfinished=options.include_unfinished)
-    if not comparison.groups:
-        reason = REASONS_WITHOUT_VALUE.get(comparison.quantity.key, "no evaluation yet")
-        run_id = next(iter(runs.rows))
+    all_curves = read_curves(tables, measure, rate=options.rate, x_axis=options.x_axis)
+    curves = select_results(all_curves, include_unfinished=options.include_unfinished)
+    if not curves.runs:
+        reason = REASONS_WITHOUT_VALUE.get(curves.measure.key, "no evaluation yet")
+        run_id = next(iter(tables.rows))
         raise ConfigError(f"Run {run_id} has {reason}", hint="Wait for the first one, or select another run.")
-    return comparison
+    return curves
 
 
-def _draw_learning_curves(runs: ComparedRuns, options: LearningCurveOptions) -> Chart:
+def _draw_learning_curves(tables: RunTables, options: LearningCurveOptions) -> Chart:
     key = options.quantity
     if options.rate not in (AUTO, find_rate(key, options.rate)):
         rule = f"has no effect, because quantity = {key} is drawn"
         raise ConfigError(rule, key="rate", value=options.rate, hint="Remove one of the two.")
-    comparison = _join_plotted(runs, options).without(options.hidden_methods)
-    curve_style = CurveStyle(options.smooth, tuple(options.log_axes))
     return draw_comparison(
-        comparison, options.aggregation, per_seed=options.per_seed, curve_style=curve_style, x=runs.x
+        _select_drawn(tables, options, key).hide(options.hidden_methods),
+        options.aggregation,
+        per_seed=options.per_seed,
+        smooth=options.smooth,
+        log_axes=options.log_axes,
     )
 
 
-def _draw_mu_w(runs: ComparedRuns, options: StyledCurveOptions) -> Chart:
-    curve_style = CurveStyle(options.smooth, tuple(options.log_axes))
-    comparison = _join_plotted(runs, options)
-    return draw_comparison(comparison, options.aggregation, curve_style=curve_style, x=runs.x, name="mu-w")
+def _draw_mu_w(tables: RunTables, options: StyledCurveOptions) -> Chart:
+    curves = _select_drawn(tables, options, SELECTED_MU_W)
+    smooth, log_axes = options.smooth, options.log_axes
+    return draw_comparison(curves, options.aggregation, smooth=smooth, log_axes=log_axes, name="mu-w")
 
 
-def _draw_ablation(runs: ComparedRuns, options: CurveOptions) -> Chart:
-    comparison, title = _join_plotted(runs, options), "Ablation"
-    return draw_comparison(comparison, options.aggregation, x=runs.x, name="ablation", title=title, note=_ABLATION_NOTE)
+def _draw_ablation(tables: RunTables, options: CurveOptions) -> Chart:
+    curves = _select_drawn(tables, options)
+    return draw_comparison(curves, options.aggregation, name="ablation", title="Ablation", note=_ABLATION_NOTE)
 
 
 def _read_baselines(db: Database, rows: Sequence[RunRow], options: CurveOptions) -> BaselineRuns:
@@ -449,13 +447,13 @@ def _read_baselines(db: Database, rows: Sequence[RunRow], options: CurveOptions)
         for row in rows
         if row.algo not in BASELINES
     ]
-    return BaselineRuns(_read_curves(db, baseline_rows, options), tuple(others))
+    return BaselineRuns(read_tables(db, baseline_rows), tuple(others))
 
 
 def _draw_baselines(data: BaselineRuns, options: CurveOptions) -> Chart:
-    comparison = _join_plotted(data.runs, options)
-    comparison = replace(comparison, excluded_runs=(*comparison.excluded_runs, *data.others))
-    drawn_algos = {group.variant.algo for group in comparison.groups}
+    curves = _select_drawn(data.tables, options)
+    curves = replace(curves, excluded=(*curves.excluded, *data.others))
+    drawn_algos = {run.variant.algo for run in curves.runs}
     emtc, others = (
         [name_algo(algo) for algo in BASELINES if algo in drawn_algos and algo.startswith("emtc-") == is_emtc]
         for is_emtc in (True, False)
@@ -463,42 +461,41 @@ def _draw_baselines(data: BaselineRuns, options: CurveOptions) -> Chart:
     title = " against ".join(" and ".join(names) for names in (emtc, others) if names)
     missing = [name_algo(algo) for algo in BASELINES if algo not in drawn_algos]
     note = f"No curve: {', '.join(missing)}." if missing else ""
-    return draw_comparison(comparison, options.aggregation, x=data.runs.x, name="baselines", title=title, note=note)
+    return draw_comparison(curves, options.aggregation, name="baselines", title=title, note=note)
 
 
-def _read_mu_w(db: Database, rows: Sequence[RunRow], options: CurveOptions) -> ComparedRuns:
-    return _read_curves(db, rows, options, quantity=SELECTED_MU_W)
+def _tabulate_win_rates(tables: RunTables, options: SeedResultOptions) -> Table:
+    return tabulate_win_rates(read_finals(tables, options, options.rate), options.aggregation, options.final)
 
 
-def _tabulate_win_rates(runs: ComparedRuns, options: SeedResultOptions) -> Table:
-    return tabulate_win_rates(join_finals(runs, options), options.aggregation, options.final)
+def _tabulate_falls(tables: RunTables, options: FallOptions) -> Table:
+    return tabulate_falls(read_finals(tables, options, options.rate), options.aggregation)
 
 
-def _tabulate_falls(runs: ComparedRuns, options: FallOptions) -> Table:
-    return tabulate_falls(join_finals(runs, options), options.aggregation)
-
-
-def _tabulate_mu_w(runs: ComparedRuns, options: MuWOptions) -> Table:
-    all_runs = join_seeds(*runs.rated, include_unfinished=True)
+def _tabulate_mu_w(tables: RunTables, options: MuWOptions) -> Table:
+    curves = select_results(read_curves(tables, rate=options.rate), include_unfinished=True)
     if options.mu_w_steps:
-        return tabulate_mu_w(all_runs, dict.fromkeys(all_runs.tasks, options.mu_w_steps), options.aggregation)
-    return tabulate_mu_w(all_runs, list_mu_w_steps(runs, options), options.aggregation)
+        return tabulate_mu_w(curves, dict.fromkeys(curves.tasks, options.mu_w_steps), options.aggregation)
+    return tabulate_mu_w(curves, list_mu_w_steps(tables, options), options.aggregation)
 
 
-def list_mu_w_steps(runs: ComparedRuns, options: UnfinishedOptions) -> dict[str, tuple[int, ...]]:
+def list_mu_w_steps(tables: RunTables, options: MuWOptions) -> dict[str, tuple[int, ...]]:
     """List the env steps of the table of mu_w for each task, if the option `at` is not set.
 
     They are those of the runs with the most common budget of the task. Runs that have not finished count on a task
     without results, or if they are included.
     """
-    all_runs = join_seeds(*runs.rated, include_unfinished=True)
-    results = select_common_budget(all_runs if options.include_unfinished else join_seeds(*runs.rated, final=True))
-    unfinished = [group for group in all_runs.groups if group.variant.task not in results.tasks]
-    return choose_mu_w_steps([*results.groups, *unfinished])
+    curves = read_curves(tables, rate=options.rate)
+    with_unfinished = select_results(curves, include_unfinished=True)
+    candidates = with_unfinished if options.include_unfinished else select_results(curves, final=True)
+    results = select_common_budget(candidates)
+    other_tasks = set(with_unfinished.tasks) - set(results.tasks)
+    unfinished = [group for group in with_unfinished.by_variant if group.variant.task in other_tasks]
+    return choose_mu_w_steps([*results.by_variant, *unfinished])
 
 
-def _tabulate_published(runs: ComparedRuns, options: PublishedOptions) -> Table:
-    return tabulate_with_published(join_finals(runs, options, "greedy"), options.aggregation, options.final)
+def _tabulate_published(tables: RunTables, options: PublishedOptions) -> Table:
+    return tabulate_with_published(read_finals(tables, options, "greedy"), options.aggregation, options.final)
 
 
 def _tabulate_runs(runs: StoredRuns, options: Options) -> Table:
@@ -508,7 +505,7 @@ def _tabulate_runs(runs: StoredRuns, options: Options) -> Table:
 
 FIGURES = (
     FigureKind(
-        "learning-curves", _draw_learning_curves, _read_learning_curves, LearningCurveOptions,
+        "learning-curves", _draw_learning_curves, read_comparison, LearningCurveOptions,
         question="How do variants learn, over seeds?",
     ),
     FigureKind(
@@ -516,11 +513,11 @@ FIGURES = (
         question="How does EMTC compare with the baselines?", pages=("compare",),
     ),
     FigureKind(
-        "mu-w", _draw_mu_w, _read_mu_w, StyledCurveOptions,
+        "mu-w", _draw_mu_w, read_comparison, StyledCurveOptions,
         question="How does the area under the curve grow?", pages=("compare",),
     ),
     FigureKind(
-        "ablation", _draw_ablation, _read_curves, CurveOptions,
+        "ablation", _draw_ablation, read_comparison, CurveOptions,
         question="What does each part of EMTC contribute?", pages=("compare",),
     ),
 )  # fmt: skip
@@ -533,7 +530,7 @@ TABLES = (
     TableKind("falls", _tabulate_falls, read_comparison, FallOptions, section=PageSection("compare", "Win rates")),
     TableKind("mu-w", _tabulate_mu_w, read_comparison, MuWOptions, section=PageSection("compare", "μ̄_w")),
     TableKind(
-        "published", _tabulate_published, read_all_rates, PublishedOptions,
+        "published", _tabulate_published, read_comparison, PublishedOptions,
         required_runs=f"finished runs on a map with published win rates: {', '.join(list_published_maps())}",
         section=PageSection("compare", "Published results"),
     ),

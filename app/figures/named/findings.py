@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from app.analysis.aggregates import Aggregation
+from app.analysis.curves import Curves, smooth_curves
 from app.analysis.findings import (
     NO_COMMIT,
     Finding,
@@ -19,13 +20,11 @@ from app.analysis.findings import (
     read_win_rates,
 )
 from app.analysis.measures import MEASURES, Measure, measure_runs
-from app.analysis.series import Comparison, Group, get_seed
 from app.analysis.settings import is_irrelevant_for_learning
 from app.analysis.significance import MIN_SEEDS, NEGLIGIBLE, Verdict
 from app.analysis.study_plans import StudyPlan
 from app.analysis.tables import MISSING, Cell, Column, Table, make_plain_table, make_table
 from app.analysis.variants import list_differences
-from app.figures.curve_style import CurveStyle
 from app.figures.figure import FigureKind, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart
 from app.figures.named.comparisons import EXPLANATION, count_seeds, format_difference, format_p
@@ -75,29 +74,29 @@ _CLAIM_NEEDS = "finished runs of two algorithms or ablations that a claim compar
 class TaskLines(NamedTuple):
     """The variants of one task: those in its chart, and the others."""
 
-    in_chart: Comparison
-    others: tuple[Group, ...]
+    in_chart: Curves
+    others: tuple[Curves, ...]
 
 
-def select_lines(comparison: Comparison, plan: StudyPlan) -> TaskLines:
+def select_lines(curves: Curves, plan: StudyPlan) -> TaskLines:
     """Select the variants for the chart of one task: the first `MAX_LINES` in the order of the plan, then others."""
     variants = list(plan.variants.values())
 
-    def rank(group: Group) -> int:
-        settings = group.seeds[0].settings
+    def rank(group: Curves) -> int:
+        settings = group.runs[0].settings
         ranks = (index for index, variant in enumerate(variants) if variant.matches(settings))
         return next(ranks, len(variants))
 
-    groups = sorted(comparison.groups, key=rank)[:MAX_LINES]
+    groups = sorted(curves.by_variant, key=rank)[:MAX_LINES]
     methods = {group.variant.method for group in groups}
-    others = tuple(group for group in comparison.groups if group.variant.method not in methods)
-    in_chart = comparison.without(group.variant.method for group in others)
-    return TaskLines(replace(in_chart, groups=tuple(groups)), others)
+    others = tuple(group for group in curves.by_variant if group.variant.method not in methods)
+    in_chart = curves.hide(group.variant.method for group in others)
+    return TaskLines(in_chart.keep(run for group in groups for run in group.runs), others)
 
 
-def compute_smoothing_window(comparison: Comparison) -> int:
+def compute_smoothing_window(curves: Curves) -> int:
     """Compute the smoothing window for the curves of a task [env steps]."""
-    return max(seed.target_steps for seed in comparison.seeds) // WINDOWS_PER_BUDGET
+    return max(run.target_steps for run in curves.runs) // WINDOWS_PER_BUDGET
 
 
 def draw_win_rates(lines_by_task: Sequence[TaskLines], options: Options) -> Chart:
@@ -132,8 +131,7 @@ def _draw_task(lines: TaskLines) -> Chart:
     if lines.others:
         names = ", ".join(f"{group.variant.name}{group.mark} (n = {group.n})" for group in lines.others)
         note += f" Not drawn: {names}."
-    smoothed = CurveStyle(smooth=window).smoothed(lines.in_chart)
-    chart = draw_comparison(smoothed, AGGREGATION, title=f"Win rate on {task}", note=note)
+    chart = draw_comparison(smooth_curves(lines.in_chart, window), AGGREGATION, title=f"Win rate on {task}", note=note)
     return replace(chart, subtitle=f"{SUBTITLE}; smoothed over {window:,} env steps")
 
 
@@ -183,7 +181,7 @@ def tabulate_findings(studies: Sequence[StudyFindings], options: Options) -> Tab
 
 def describe_study_runs(study: StudyRuns) -> str:
     """Write the number of runs of a study, and the commits with which they were trained."""
-    n = len(study.comparison.seeds)
+    n = study.curves.n
     runs = f"{n} of {study.n_planned} planned runs" if study.n_planned else f"{n} runs"
     commits = []
     for commit, count in study.commits.items():
@@ -210,11 +208,10 @@ def tabulate_measures(runs: StoredRuns, options: Options) -> Table:
     rows, samples = [], []
     for study in read_studies(*runs):
         samples.append(describe_samples(runs.db, study))
-        numbers = measure_runs(runs.db, study.rows, study.comparison.seeds)
-        for group in study.comparison.groups:
-            for seed in group.seeds:
-                cells = [_make_measure_cell(measure, numbers[name].get(seed.id)) for name, measure in MEASURES.items()]
-                rows.append([study.plan.title, group.variant.task, group.variant.name, get_seed(seed), seed.id, *cells])
+        numbers = measure_runs(runs.db, study.rows, study.curves)
+        for run in study.curves.runs:
+            cells = [_make_measure_cell(measure, numbers[name].get(run.id)) for name, measure in MEASURES.items()]
+            rows.append([study.plan.title, run.task, run.variant.name, run.seed, run.id, *cells])
     columns = ["study", "task", "variant", "seed", "run", *(measure.title for measure in MEASURES.values())]
     meanings = [f"{measure.title}: {measure.meaning}." for measure in MEASURES.values()]
     return make_table(columns, rows, caption=" ".join(filter(None, [*meanings, *samples])))
@@ -226,8 +223,9 @@ def tabulate_settings(runs: StoredRuns, options: Options) -> Table:
     first_columns = ["study", "task", "setting"]
     frames = [pd.DataFrame(columns=pd.Index(first_columns))]
     for study in read_studies(*runs):
-        for task in study.comparison.tasks:
-            variants = [group.variant for group in study.comparison.groups if group.variant.task == task]
+        for task in study.curves.tasks:
+            groups = study.curves.on_task(task).by_variant
+            variants = [replace(group.variant, run_ids=group.run_ids) for group in groups]
             differences = list_differences(configs, variants)
             differences.columns = ["setting", *(variant.name for variant in variants)]
             is_compared = [
@@ -264,7 +262,7 @@ def _make_findings_table(
     """
     meanings = [f"{title}: {meaning}." for title, meaning in measures.items()]
     caption = " ".join([introduction, *meanings, *(describe_study(study) for study in studies)])
-    excluded = [str(run) for study in studies for run in study.comparison.excluded_runs]
+    excluded = [str(run) for study in studies for run in study.curves.excluded]
     excluded += [f"planned, without result: {run}" for study in studies for run in study.missing]
     columns = [Column(name, format=_FORMATS.get(name, "")) for name in names]
     return make_table(columns, rows, caption=caption, excluded=excluded)
@@ -314,7 +312,7 @@ def _read_findings(db: Database, rows: Sequence[RunRow], options: Options) -> Se
 def _read_win_rates(db: Database, rows: Sequence[RunRow], options: Options) -> list[TaskLines]:
     lines_by_task = []
     for study in read_studies(db, rows):
-        lines_by_task += [select_lines(comparison, study.plan) for comparison in read_win_rates(db, study)]
+        lines_by_task += [select_lines(curves, study.plan) for curves in read_win_rates(db, study)]
     return lines_by_task
 
 

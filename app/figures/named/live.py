@@ -19,7 +19,7 @@ from app.analysis.settings import is_gate_off
 from app.analysis.x_axes import ENV_STEPS, XAxisName, XValues, read_x_values
 from app.figures.curve_style import smooth_chart
 from app.figures.figure import FigureKind, PageSection, get_single_run
-from app.figures.kinds.chart import Chart, Mark
+from app.figures.kinds.chart import Chart, Mark, Panel
 from app.figures.options import Option, WindowOptions, XAxisOptions, convert_with
 from app.figures.reference_runs import (
     MAX_REFERENCE_RUNS,
@@ -56,8 +56,9 @@ MAX_SMOOTHING: Final = 0.99
 
 def _read_metric_names(value: Any) -> tuple[str, ...]:
     names = value.split(",") if isinstance(value, str) else [str(name) for name in value]
-    if unknown := [name for name in names if not is_known(name)]:
-        raise ValueError(unknown)
+    unknown = [name for name in names if not is_known(name)]
+    if unknown:
+        raise ValueError(f"unknown metrics: {unknown}")
     return tuple(names)
 
 
@@ -149,17 +150,17 @@ def read_returns(db: Database, run: RunRow) -> TrainingReturns:
 def read_run_data(db: Database, run: RunRow, metrics: Sequence[str], x_axis: XAxisName = "env_steps") -> RunData:
     """Read the curves of one run, with these metrics."""
     return RunData(
-        run,
-        gate_stats(db, run.id),
-        evaluations(db, run.id),
-        metric_points(db, run.id, metrics),
-        partial(read_returns, db, run),
-        read_marks(db, run),
-        read_x_values(db, [run], x_axis),
+        run=run,
+        gate=gate_stats(db, run.id),
+        evaluations=evaluations(db, run.id),
+        metrics=metric_points(db, run.id, metrics),
+        read_returns=partial(read_returns, db, run),
+        marks=read_marks(db, run),
+        x=read_x_values(db, [run], x_axis),
     )
 
 
-def place_on_axis(chart: Chart, run_id: str, x: XValues) -> Chart:
+def convert_x_axis(chart: Chart, run_id: str, x: XValues) -> Chart:
     """Return the chart of a run with its env steps converted to another x axis.
 
     Raises:
@@ -167,16 +168,19 @@ def place_on_axis(chart: Chart, run_id: str, x: XValues) -> Chart:
     """
     if x.curves is None:
         return chart
-    panels = tuple(
-        replace(panel, lines=tuple(replace(line, x=x.convert(run_id, line.x)) for line in panel.lines))
-        for panel in chart.panels
-    )
-    marks = tuple(replace(mark, x=float(x.convert(run_id, np.array([mark.x]))[0])) for mark in chart.marks)
+    panels: list[Panel] = []
+    for panel in chart.panels:
+        lines = tuple(replace(line, x=x.convert(run_id, line.x)) for line in panel.lines)
+        panels.append(replace(panel, lines=lines))
+    marks: list[Mark] = []
+    for mark in chart.marks:
+        converted_x = x.convert(run_id, np.array([mark.x]))
+        marks.append(replace(mark, x=float(converted_x[0])))
     return replace(
         chart,
         x_label=x.axis.label,
-        panels=panels,
-        marks=marks,
+        panels=tuple(panels),
+        marks=tuple(marks),
         caption=f"{chart.caption} {x.axis.meaning}",
         description=chart.description.replace(X_LABEL, x.axis.label),
     )
@@ -192,7 +196,7 @@ def _read_data(
     return replace(data, references=others)
 
 
-def _read_metrics(db: Database, rows: Sequence[RunRow], options: MetricOptions) -> RunData:
+def _read_metric_data(db: Database, rows: Sequence[RunRow], options: MetricOptions) -> RunData:
     return _read_data(db, rows, options, figure="metrics", metrics=options.metrics)
 
 
@@ -207,8 +211,8 @@ def _draw_with_references(draw: Callable[[RunData, R], Chart], data: RunData, op
     others: dict[str, Chart] = {}
     for name, other in data.references.items():
         with suppress(ConfigError):
-            others[name] = place_on_axis(draw(other, options), other.run.id, other.x)
-    chart = place_on_axis(draw(data, options), data.run.id, data.x)
+            others[name] = convert_x_axis(draw(other, options), other.run.id, other.x)
+    chart = convert_x_axis(draw(data, options), data.run.id, data.x)
     if isinstance(options, PanelOptions) and options.panel:
         titles = [panel.title for panel in chart.panels]
         if options.panel not in titles:
@@ -275,7 +279,7 @@ FIGURES = (
         question="How does the gate change during training?", section=PageSection("live", "Gate"),
     ),
     FigureKind(
-        "metrics", partial(_draw_with_references, _draw_metrics), _read_metrics, MetricOptions,
+        "metrics", partial(_draw_with_references, _draw_metrics), _read_metric_data, MetricOptions,
         needs_runs=True, metrics=FIRST_METRICS, question="How do the metrics of one run develop?",
     ),
 )  # fmt: skip

@@ -13,14 +13,13 @@ from app.figures.figure import FigureKind, StoredRuns
 from app.figures.kinds.maps import Cloud, Maps
 from app.figures.named.memory_map import (
     MAX_PATH_STEPS,
-    METHOD_NAMES,
     describe_collapse,
     draw_memory,
     get_last_snapshot,
     make_trace,
     name_path,
 )
-from app.figures.options import MethodOptions, Option, convert_with, read_episodes
+from app.figures.options import METHOD_NAMES, MethodOptions, Option, ProjectionMethod, convert_with, read_episodes
 from app.figures.theme import DELTA_MEM, WIN_RATE
 from emtc_core.errors import ConfigError
 from storage.engine import Database
@@ -188,9 +187,9 @@ def _compare_results(other: Any, episode: Trajectory) -> tuple[bool, float]:
 
 
 def _draw_panel(
-    snapshot: Snapshot, rows: NDArray[np.int64], coordinates: NDArray[np.float32], method: str, title: str
+    snapshot: Snapshot, rows: NDArray[np.int64], coordinates: NDArray[np.float32], method: ProjectionMethod, title: str
 ) -> Cloud:
-    x, y = (f"{METHOD_NAMES.get(method, method)} {axis}" for axis in (1, 2))
+    x, y = (f"{METHOD_NAMES[method]} {axis}" for axis in (1, 2))
     return draw_memory(snapshot, rows, coordinates, x_label=x, y_label=y, quantity="h", title=title, caption="")
 
 

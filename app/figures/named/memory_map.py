@@ -20,7 +20,7 @@ from app.analysis.selection import NODE_QUANTITIES, NodeSelection, compute_node_
 from app.figures.figure import FigureKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Cloud, Trace
-from app.figures.options import MethodOptions, Option, convert_with, list_choices, read_episodes
+from app.figures.options import METHOD_NAMES, MethodOptions, Option, convert_with, list_choices, read_episodes
 from app.figures.theme import BETA, DELTA_MEM, NEUTRAL, VIRIDIS, WIN_RATE
 from emtc_core.errors import ConfigError
 from storage.engine import Database
@@ -36,7 +36,6 @@ SELECTION_QUANTITIES = ("h", "delta_mem", "beta", "t")
 """Quantities in the figure of a selection."""
 MAX_PATH_STEPS, MAX_PATH_INTERVAL, MIN_PATH_POINTS = 200, 10, 12
 """Limits of a path [steps]. A path has a point every 10 steps, or more often if it would have fewer than 12 points."""
-METHOD_NAMES = {"tsne": "t-SNE", "umap": "UMAP", "pca": "PCA"}
 _QUANTILE_LEVELS = np.linspace(0.0, 1.0, 101)
 
 
@@ -55,12 +54,31 @@ class MapOptions(MethodOptions):
     """Options for the snapshot, the projection and the selection of nodes."""
 
     snapshot: Annotated[int | None, Option(rule="the id of a snapshot")] = None
-    n_landmarks: Annotated[int | None, Field(alias="n"), Option(rule="a number of landmarks")] = None
-    seed: Annotated[int, Option(rule="an integer")] = 0
+    n_landmarks: Annotated[
+        int | None,
+        Field(alias="n"),
+        Option(
+            "Landmarks",
+            "Number of nodes in the layout, sampled evenly over return and time. The other nodes are placed between "
+            "them.",
+            rule="a number of landmarks",
+            url_parameter="points",
+        ),
+    ] = None
+    seed: Annotated[
+        int,
+        Field(ge=0, le=2**31 - 1),
+        Option(
+            "Seed",
+            "Seed of the landmarks and of the method. The same seed gives the same map.",
+            rule=f"a whole number from 0 to {2**31 - 1}",
+            url_parameter="map_seed",
+        ),
+    ] = 0
     axis_pair: Annotated[
         int,
         Field(alias="pair", ge=0, lt=len(AXIS_PAIRS)),
-        Option(rule=f"an index below {len(AXIS_PAIRS)} of a pair of embedding axes"),
+        Option("Axes", rule=f"an index below {len(AXIS_PAIRS)} of a pair of embedding axes"),
     ] = 0
     fit: Annotated[Literal["all", "landmarks"], Option(rule="all or landmarks: the nodes to which a PCA is fitted")] = (
         "landmarks"
@@ -314,7 +332,7 @@ def compute_coordinates(db: Database, snapshot: Snapshot, options: MapOptions) -
     if method == "pca":
         fit_rows = None if options.fit == "all" else sample_rows(snapshot, n=n, seed=seed)
         return compute_pca(snapshot.embedding, fit_on=fit_rows, signs=options.axis_signs)
-    name = METHOD_NAMES.get(method, method)
+    name = METHOD_NAMES[method]
     projection = project_snapshot(db, snapshot.id, method=method, n=n, seed=seed)
     return LabeledPoints(projection.coordinates, f"{name} 1 [1]", f"{name} 2 [1]")
 
@@ -367,7 +385,7 @@ def _read_nodes(db: Database, run: RunRow, options: AtlasOptions) -> MapNodes:
 def _read_default_map(db: Database, snapshot: Snapshot, title: str, *, method: str) -> MapNodes:
     """Read the stored projection for the default landmarks, or compute it. Draw a sample of the nodes."""
     coordinates = project_snapshot(db, snapshot.id, method=method).coordinates
-    name = METHOD_NAMES.get(method, method)
+    name = METHOD_NAMES[method]
     points = LabeledPoints(coordinates, f"{name} 1", f"{name} 2")
     drawn_rows = sample_rows(snapshot, n=MAX_POINTS, seed=0)
     is_sample = len(drawn_rows) < snapshot.size

@@ -10,22 +10,12 @@ from functools import partial
 import numpy as np
 
 from app.analysis.aggregates import Aggregation, explain_small_samples, join_summaries, select_finite
-from app.analysis.comparable import (
-    AUGMENTATION,
-    DELTA,
-    EMBEDDER,
-    LAMBDAS,
-    TAUS,
-    check_one_study,
-    describe_excluded,
-    find_studies,
-    group_seeds,
-    read_study,
-)
+from app.analysis.curve_reader import RunTables, read_curves
+from app.analysis.curves import DAGGER, ComparedRun, Curves, describe_excluded, format_range
 from app.analysis.finals import (
     caption_final,
-    compute_final_rate,
     compute_final_rates,
+    compute_mu_w_at,
     get_final_title,
     make_final_scale,
     make_mu_w_scale_at_fraction,
@@ -33,16 +23,33 @@ from app.analysis.finals import (
 )
 from app.analysis.format import format_percent, format_seed_count
 from app.analysis.identical_runs import describe_identical_runs
-from app.analysis.intervals import CENTER_NAMES, BinomialScale, compute_center
+from app.analysis.intervals import CENTER_NAMES, BinomialScale, Values, compute_center
 from app.analysis.quantities import UNIT_RANGE, average_over_time
-from app.analysis.series import DAGGER, Comparison, SeedRun
+from app.analysis.results import select_results
 from app.analysis.settings import EMBEDDERS, format_value, name_run_algo, name_task
 from app.analysis.tables import Cell, Column, Table, make_table
+from app.analysis.varied_settings import (
+    AUGMENTATION,
+    DELTA,
+    EMBEDDER,
+    LAMBDAS,
+    TAUS,
+    check_one_study,
+    find_studies,
+    group_by_settings,
+)
 from app.analysis.win_rates import find_best, format_aggregate
-from app.figures.figure import FigureKind, StoredRuns, TableKind
+from app.figures.figure import FigureKind, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Grid, Heatmap
-from app.figures.named.curves import X_LABEL, clip_fractions, draw_line, make_subtitle
+from app.figures.named.curves import (
+    X_LABEL,
+    clip_fractions,
+    draw_line,
+    make_subtitle,
+    read_comparison,
+    read_finals,
+)
 from app.figures.options import (
     CenterOptions,
     RatedBudgetOptions,
@@ -55,9 +62,9 @@ from app.figures.theme import Style, make_styles
 from emtc_core.config.resolve import Value, flatten_tree
 from emtc_core.errors import ConfigError
 
-SeedNumber = Callable[[SeedRun], float]
-"""Computes one number of a run, for example its final win rate."""
-MakeScale = Callable[[Sequence[SeedRun]], BinomialScale]
+ComputeNumbers = Callable[[Curves], Values]
+"""Computes one number of each run, for example its final win rate."""
+MakeScale = Callable[[Curves], BinomialScale]
 TRAINING_FRACTIONS = (1 / 3, 2 / 3, 1.0)
 
 
@@ -69,34 +76,34 @@ class EmbedderOptions(SeedOptions, RatedBudgetOptions):
     """Options of the table of the embedders."""
 
 
-def _lambda_heatmap(runs: StoredRuns, options: HeatmapOptions) -> Heatmap:
+def _lambda_heatmap(tables: RunTables, options: HeatmapOptions) -> Heatmap:
     labels = ("λ_rcon", "λ_cl")
-    return _draw_heatmap(runs, options, "lambda-heatmap", "Loss weights of the embedder", LAMBDAS, labels)
+    return _draw_heatmap(tables, options, "lambda-heatmap", "Loss weights of the embedder", LAMBDAS, labels)
 
 
-def _augmentation(runs: StoredRuns, options: HeatmapOptions) -> Heatmap:
+def _augmentation(tables: RunTables, options: HeatmapOptions) -> Heatmap:
     labels = ("p_mask [fraction]", "σ [normalised state]")
-    return _draw_heatmap(runs, options, "augmentation", "Augmentation of the embedder", AUGMENTATION, labels)
+    return _draw_heatmap(tables, options, "augmentation", "Augmentation of the embedder", AUGMENTATION, labels)
 
 
-def _tau_study(runs: StoredRuns, options: SeedRateOptions) -> Chart:
+def _tau_study(tables: RunTables, options: SeedRateOptions) -> Chart:
     """Draw the win rate for each temperature schedule, and the schedules in the panel below."""
-    comparison = read_study(*runs, include_unfinished=options.include_unfinished, rate=options.rate, final=False)
-    seeds, aggregation, quantity = comparison.seeds, options.aggregation or Aggregation(), comparison.quantity
-    check_one_study("tau-study", seeds, TAUS)
-    seeds_by_tau = group_seeds(seeds, *TAUS)
-    variants = {seed.id: group.variant for group in comparison.groups for seed in group.seeds}
-    first = {_name_schedule(taus): variants[group[0].id] for taus, group in seeds_by_tau.items()}
-    styles = make_styles({name: variant.style_key for name, variant in first.items()})
+    all_curves = read_curves(tables, rate=options.rate)
+    curves = select_results(all_curves, include_unfinished=options.include_unfinished)
+    aggregation, quantity = options.aggregation or Aggregation(), curves.measure
+    check_one_study("tau-study", curves, TAUS)
+    groups = group_by_settings(curves, *TAUS)
+    first_runs = {_name_schedule(taus): group.runs[0] for taus, group in groups.items()}
+    styles = make_styles({name: run.variant.style_key for name, run in first_runs.items()})
     panels = []
-    for task in comparison.tasks:
+    for task in curves.tasks:
         lines = []
-        for taus, group in group_seeds((seed for seed in seeds if seed.task == task), *TAUS).items():
+        for taus, group in group_by_settings(curves.on_task(task), *TAUS).items():
             name = _name_schedule(taus)
-            line_name = f"{name} (n = {len(group)})"
-            lines.append(draw_line(line_name, group, aggregation, styles[name], quantity=quantity.at(task), label=name))
+            line_name = f"{name} (n = {group.n})"
+            lines.append(draw_line(line_name, group, aggregation, styles[name], label=name))
         panels.append(Panel(f"{quantity.at(task).title}, {task}", "fraction", tuple(lines), range=UNIT_RANGE))
-    schedules = [_draw_schedule(taus, group[0], styles[_name_schedule(taus)]) for taus, group in seeds_by_tau.items()]
+    schedules = [_draw_schedule(taus, group.runs[0], styles[_name_schedule(taus)]) for taus, group in groups.items()]
     panels.append(Panel("τ", "return", tuple(schedules), from_zero=True))
     definition = f"{quantity.title} ({quantity.meaning})"
     caption = (
@@ -104,29 +111,29 @@ def _tau_study(runs: StoredRuns, options: SeedRateOptions) -> Chart:
         "gate's temperature τ for each line."
     )
     caption += f" {quantity.note}" if quantity.note else ""
-    return _make_chart("tau-study", "Gate temperature", X_LABEL, panels, caption, comparison, aggregation)
+    return _make_chart("tau-study", "Gate temperature", X_LABEL, panels, caption, curves, aggregation)
 
 
-def _mu_w_by_delta(runs: StoredRuns, options: SeedResultOptions) -> Chart:
+def _mu_w_by_delta(tables: RunTables, options: SeedResultOptions) -> Chart:
     """Draw μ̄_w and the final win rate of each embedder over the merge radius δ, on a logarithmic axis."""
-    comparison = _read_finals(runs, options)
-    seeds, aggregation = comparison.seeds, options.aggregation or Aggregation()
-    rule, quantity = options.final, comparison.quantity
-    check_one_study("mu-w-by-delta", seeds, (DELTA, EMBEDDER))
-    if not seeds:
+    curves = read_finals(tables, options, options.rate)
+    aggregation = options.aggregation or Aggregation()
+    rule, quantity = options.final, curves.measure
+    check_one_study("mu-w-by-delta", curves, (DELTA, EMBEDDER))
+    if not curves.runs:
         raise ConfigError("mu-w-by-delta needs a finished run", hint="Wait until one finishes, or select other runs.")
     panels = []
-    for task in comparison.tasks:
-        task_seeds, task_quantity = [seed for seed in seeds if seed.task == task], quantity.at(task)
+    for task in curves.tasks:
+        task_curves, task_quantity = curves.on_task(task), quantity.at(task)
         mu_w_lines = _draw_over_delta(
-            task_seeds,
-            partial(SeedRun.mu_w_at, share=1.0),
+            task_curves,
+            partial(compute_mu_w_at, fraction=1.0),
             partial(make_mu_w_scale_at_fraction, quantity=task_quantity),
             aggregation,
         )
         final_lines = _draw_over_delta(
-            task_seeds,
-            partial(compute_final_rate, rule=rule),
+            task_curves,
+            partial(compute_final_rates, rule=rule),
             partial(make_final_scale, rule=rule, quantity=task_quantity),
             aggregation,
         )
@@ -135,21 +142,17 @@ def _mu_w_by_delta(runs: StoredRuns, options: SeedResultOptions) -> Chart:
             (get_final_title(rule, task_quantity), final_lines),
         ):
             panels.append(Panel(f"{title}, {task}", "fraction", lines, from_zero=True))
-    gate = "off" if not seeds[0].settings.get("gate.enabled") else "on"
+    gate = "off" if not curves.runs[0].settings.get("gate.enabled") else "on"
     explanation = (
         f"μ̄_w is the time average of the {quantity.title} over the whole run (area under its curve, trapezoid rule); "
         f"each seed first, then {_describe_aggregation(aggregation)}. Gate {gate}. The axis shows the logarithm of δ."
     )
-    caption = caption_final(seeds, rule, explanation, quantity=quantity, comparison=comparison)
-    return _make_chart("mu-w-by-delta", "Merge radius", "log₁₀ δ", panels, caption, comparison, aggregation)
-
-
-def _read_finals(runs: StoredRuns, options: RatedBudgetOptions) -> Comparison:
-    return read_study(*runs, include_unfinished=options.include_unfinished, rate=options.rate, budget=options.budget)
+    caption = caption_final(curves, rule, explanation)
+    return _make_chart("mu-w-by-delta", "Merge radius", "log₁₀ δ", panels, caption, curves, aggregation)
 
 
 def _draw_heatmap(
-    runs: StoredRuns,
+    tables: RunTables,
     options: HeatmapOptions,
     name: str,
     title: str,
@@ -159,16 +162,16 @@ def _draw_heatmap(
     """Draw the final win rate for each combination of two settings, one grid for each task.
 
     Args:
-        runs: The runs.
+        tables: The runs.
         options: Options of the figure.
         name: Name of the figure.
         title: Title of the figure.
         keys: Names of the two settings: first y, then x.
         labels: Axis labels of the two settings: first y, then x.
     """
-    comparison = _read_finals(runs, options)
-    check_one_study(name, comparison.seeds, keys)
-    settings = [flatten_tree(row.config) for row in runs.rows]
+    curves = read_finals(tables, options, options.rate)
+    check_one_study(name, curves, keys)
+    settings = [flatten_tree(row.config) for row in tables.rows.values()]
     ys, xs = (sorted({value for run in settings if isinstance(value := run.get(key), int | float)}) for key in keys)
     if not (ys and xs):  # imported runs
         raise ConfigError(f"{name} needs runs with the settings {' and '.join(keys)}")
@@ -176,9 +179,8 @@ def _draw_heatmap(
     grids = []
     for task in dict.fromkeys(map(name_task, settings)):
         values, counts = np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.int64)
-        groups = group_seeds([seed for seed in comparison.seeds if seed.task == task], *keys)
-        for (y, x), seeds in groups.items():
-            finals = select_finite(compute_final_rates(seeds, rule))
+        for (y, x), group in group_by_settings(curves.on_task(task), *keys).items():
+            finals = select_finite(compute_final_rates(group, rule))
             if len(finals) and y in ys and x in xs:
                 values[ys.index(y), xs.index(x)] = compute_center(finals, aggregation.center)
                 counts[ys.index(y), xs.index(x)] = len(finals)
@@ -186,12 +188,12 @@ def _draw_heatmap(
     explanation = (
         f"{CENTER_NAMES[aggregation.center].capitalize()} over the seeds of each combination. ★ marks the best value "
         "of a map among the cells with at least two seeds. Cells without a usable run are empty. "
-        f"{len(comparison.seeds)} of {len(runs.rows)} runs are used."
+        f"{curves.n} of {len(tables.rows)} runs are used."
     )
-    notes = (explain_small_samples(aggregation, comparison.seed_counts), describe_identical_runs(comparison))
-    explanation = " ".join(filter(None, (explanation, *notes))) + describe_excluded(comparison.excluded_runs)
-    quantity = comparison.quantity
-    caption = caption_final(comparison.seeds, rule, explanation, quantity=quantity, comparison=comparison)
+    notes = (explain_small_samples(aggregation, curves.seed_counts), describe_identical_runs(curves))
+    explanation = " ".join(filter(None, (explanation, *notes))) + describe_excluded(curves.excluded)
+    quantity = curves.measure
+    caption = caption_final(curves, rule, explanation)
     x_texts, y_texts = (tuple(map(format_value, values)) for values in (xs, ys))
     statistic = f"{name_final(rule, quantity=quantity)}, {CENTER_NAMES[aggregation.center]} over seeds"
     value_label = f"{get_final_title(rule, quantity)} [fraction]"
@@ -202,19 +204,19 @@ def _draw_heatmap(
 
 
 def _draw_over_delta(
-    seeds: Sequence[SeedRun], number: SeedNumber, make_scale: MakeScale, aggregation: Aggregation
+    curves: Curves, compute_numbers: ComputeNumbers, make_scale: MakeScale, aggregation: Aggregation
 ) -> tuple[Line, ...]:
     """Draw a number of the runs over log₁₀ δ: one line for each embedder.
 
     A line has a band only if each of its points has at least two seeds.
     """
-    styles = _style_embedders(seeds)
+    styles = _style_embedders(curves)
     lines = []
     for embedder, name in EMBEDDERS.items():
-        groups = group_seeds((seed for seed in seeds if seed.settings.get(EMBEDDER) == embedder), DELTA)
+        embedder_curves = curves.keep(run for run in curves.runs if run.settings.get(EMBEDDER) == embedder)
         x, summaries, n_seeds = [], [], []
-        for (delta,), group in groups.items():
-            numbers = select_finite(map(number, group))
+        for (delta,), group in group_by_settings(embedder_curves, DELTA).items():
+            numbers = select_finite(compute_numbers(group))
             if isinstance(delta, int | float) and len(numbers):
                 x.append(np.log10(float(delta)))
                 summaries.append(aggregation.summarize(numbers[:, None], make_scale(group)))
@@ -222,11 +224,10 @@ def _draw_over_delta(
         if not x:
             continue
         summary = join_summaries(summaries)
-        n = f"{min(n_seeds)}" if min(n_seeds) == max(n_seeds) else f"{min(n_seeds)} to {max(n_seeds)}"
         style = styles[name]
         lines.append(
             Line(
-                f"{name} (n = {n})",
+                f"{name} (n = {format_range(n_seeds)})",
                 style.color,
                 np.array(x),
                 summary.center,
@@ -243,9 +244,9 @@ def _draw_over_delta(
     return tuple(lines)
 
 
-def _style_embedders(seeds: Sequence[SeedRun]) -> dict[str, Style]:
+def _style_embedders(curves: Curves) -> dict[str, Style]:
     """Return the style of each embedder: TCSE as the unchanged algorithm, the others as its variants."""
-    algo = str(seeds[0].settings.get("algo")) if seeds else ""
+    algo = str(curves.runs[0].settings.get("algo")) if curves.runs else ""
     return make_styles(
         {name: (algo, "" if key == "tcse" else f"{EMBEDDER} = {key}") for key, name in EMBEDDERS.items()}
     )
@@ -256,10 +257,11 @@ def _name_schedule(taus: tuple[Value, ...]) -> str:
     return f"τ = {start}" if start == end else f"τ from {start} to {end}"
 
 
-def _draw_schedule(taus: tuple[Value, ...], seed: SeedRun, style: Style) -> Line:
-    decay_steps = seed.settings.get("gate.tau_decay_steps")
-    end = min(float(decay_steps), seed.t_max) if isinstance(decay_steps, int | float) else seed.t_max / 2
-    x = np.array([0.0, end, seed.t_max])
+def _draw_schedule(taus: tuple[Value, ...], run: ComparedRun, style: Style) -> Line:
+    decay_steps = run.settings.get("gate.tau_decay_steps")
+    last_step = run.training_length
+    end = min(float(decay_steps), last_step) if isinstance(decay_steps, int | float) else last_step / 2
+    x = np.array([0.0, end, last_step])
     y = np.array([float(taus[0] or 0), float(taus[1] or 0), float(taus[1] or 0)])
     return Line(_name_schedule(taus), style.color, x, y, dash=style.dash, marker=style.marker)
 
@@ -275,45 +277,45 @@ def _make_chart(
     x_label: str,
     panels: Sequence[Panel],
     caption: str,
-    comparison: Comparison,
+    curves: Curves,
     aggregation: Aggregation,
 ) -> Chart:
     """Make a chart of a study. The caption starts with the algorithms and ends with the runs that are left out."""
-    algos = dict.fromkeys(name_run_algo(seed.settings) for seed in comparison.seeds)
+    algos = dict.fromkeys(name_run_algo(run.settings) for run in curves.runs)
     lines = dict.fromkeys(line.name for panel in panels for line in panel.lines)
     titles = ", ".join(panel.title for panel in panels)
     description = f"{title} in {len(panels)} panels ({titles}): {', '.join(lines)}."
-    notes = [explain_small_samples(aggregation, comparison.seed_counts), describe_identical_runs(comparison)]
+    notes = [explain_small_samples(aggregation, curves.seed_counts), describe_identical_runs(curves)]
     caption = " ".join(filter(None, (f"{', '.join(algos)}. {caption}", *notes)))
-    caption += describe_excluded(comparison.excluded_runs)
-    subtitle = make_subtitle(aggregation, share=True)
+    caption += describe_excluded(curves.excluded)
+    subtitle = make_subtitle(aggregation, is_fraction=True)
     return Chart(name, title, x_label, tuple(panels), caption, description, subtitle=subtitle)
 
 
-def _embedders(runs: StoredRuns, options: EmbedderOptions) -> Table:
+def _embedders(tables: RunTables, options: EmbedderOptions) -> Table:
     """Make the table of μ̄_w over seeds of runs without gate.
 
     There is one row for each task and merge radius, and one column for each training fraction and embedder.
     """
     aggregation = options.aggregation or Aggregation()
-    comparison = _read_finals(runs, options)
-    ungated_seeds = [seed for seed in comparison.seeds if not seed.settings.get("gate.enabled")]
-    seeds = find_studies(ungated_seeds, (EMBEDDER, DELTA), lambda seed: EMBEDDER in seed.settings)
+    finals = read_finals(tables, options, options.rate)
+    ungated = finals.keep(run for run in finals.runs if not run.settings.get("gate.enabled"))
+    curves = find_studies(ungated, (EMBEDDER, DELTA), lambda run: EMBEDDER in run.settings)
     columns_by_fraction = {
         fraction: [Column(name, group=format_percent(fraction)) for name in EMBEDDERS.values()]
         for fraction in TRAINING_FRACTIONS
     }
     table, best = [], []
-    for task in dict.fromkeys(seed.task for seed in seeds):
-        quantity = comparison.quantity.at(task)
-        for (delta,), group in group_seeds((seed for seed in seeds if seed.task == task), DELTA).items():
+    for task in curves.tasks:
+        quantity = curves.measure.at(task)
+        for (delta,), group in group_by_settings(curves.on_task(task), DELTA).items():
             row: list[Cell | str] = [task, format_value(delta)]
             for fraction, columns in columns_by_fraction.items():
                 scale = make_mu_w_scale_at_fraction(group, fraction, quantity)
                 cells = [
                     _format_number(
-                        [seed for seed in group if seed.settings.get(EMBEDDER) == embedder],
-                        partial(SeedRun.mu_w_at, share=fraction),
+                        group.keep(run for run in group.runs if run.settings.get(EMBEDDER) == embedder),
+                        partial(compute_mu_w_at, fraction=fraction),
                         aggregation,
                         scale,
                         name=average_over_time(quantity).title,
@@ -323,55 +325,51 @@ def _embedders(runs: StoredRuns, options: EmbedderOptions) -> Table:
                 best += [(len(table), columns[i].title) for i in find_best(cells)]
                 row += [cell or "" for cell in cells]
             table.append(row)
-    title, note = average_over_time(comparison.quantity).title, comparison.quantity.note
+    title, note = average_over_time(finals.measure).title, finals.measure.note
     statistic = aggregation.describe(is_fraction=True)
     caption = f"{title} after a third, two thirds and all of the training, {statistic}, gate off."
-    few_seeds = explain_small_samples(aggregation, comparison.seed_counts)
-    caption = " ".join(filter(None, (caption, few_seeds, note, comparison.budget_note)))
+    few_seeds = explain_small_samples(aggregation, finals.seed_counts)
+    caption = " ".join(filter(None, (caption, few_seeds, note, finals.budget_note)))
     columns = ["task", "δ", *(column for group in columns_by_fraction.values() for column in group)]
-    return _make_table(table, columns, caption, best, comparison)
+    return _make_table(table, columns, caption, best, finals)
 
 
-def _augmentation_table(runs: StoredRuns, options: SeedResultOptions) -> Table:
+def _augmentation_table(tables: RunTables, options: SeedResultOptions) -> Table:
     """Make the table of final win rates: one row for each combination of masking and noise, one column per task."""
     aggregation = options.aggregation or Aggregation()
-    comparison = _read_finals(runs, options)
-    seeds = find_studies(comparison.seeds, AUGMENTATION, lambda seed: seed.settings.get(EMBEDDER) == "tcse")
-    tasks, final = list(dict.fromkeys(seed.task for seed in seeds)), options.final
-    quantity = comparison.quantity
+    finals = read_finals(tables, options, options.rate)
+    curves = find_studies(finals, AUGMENTATION, lambda run: run.settings.get(EMBEDDER) == "tcse")
+    tasks, rule = curves.tasks, options.final
     table, cells_by_task = [], {task: [] for task in tasks}
-    for (p_mask, sigma), group in group_seeds(seeds, *AUGMENTATION).items():
+    for (p_mask, sigma), group in group_by_settings(curves, *AUGMENTATION).items():
         row: list[Cell | str] = [format_value(p_mask), format_value(sigma)]
         for task in tasks:
-            task_seeds, task_quantity = [seed for seed in group if seed.task == task], quantity.at(task)
-            number, scale = (
-                partial(compute_final_rate, rule=final),
-                make_final_scale(task_seeds, final, quantity=task_quantity),
-            )
-            cell = _format_number(
-                task_seeds, number, aggregation, scale, name=name_final(final, quantity=task_quantity)
-            )
+            task_curves, quantity = group.on_task(task), curves.measure.at(task)
+            scale = make_final_scale(task_curves, rule, quantity=quantity)
+            compute_finals = partial(compute_final_rates, rule=rule)
+            name = name_final(rule, quantity=quantity)
+            cell = _format_number(task_curves, compute_finals, aggregation, scale, name=name)
             cells_by_task[task].append(cell)
             row.append(cell or "")
         table.append(row)
     best = [(i, task) for task in tasks for i in find_best(cells_by_task[task])]
     explanation = f"A cell is the {aggregation.describe(is_fraction=True)}; combinations without a run are not listed."
-    few_seeds = explain_small_samples(aggregation, comparison.seed_counts)
-    caption = caption_final(seeds, final, explanation, few_seeds, quantity=quantity, comparison=comparison)
-    return _make_table(table, ["p_mask", "σ", *tasks], caption, best, comparison)
+    few_seeds = explain_small_samples(aggregation, finals.seed_counts)
+    caption = caption_final(curves, rule, explanation, few_seeds)
+    return _make_table(table, ["p_mask", "σ", *tasks], caption, best, finals)
 
 
 def _format_number(
-    seeds: Sequence[SeedRun], number: SeedNumber, aggregation: Aggregation, scale: BinomialScale, *, name: str
+    curves: Curves, compute_numbers: ComputeNumbers, aggregation: Aggregation, scale: BinomialScale, *, name: str
 ) -> Cell | None:
     """Write one number over seeds: "0.920 ± 0.010 (5 seeds)"; None if no seed has this number."""
-    numbers = select_finite(map(number, seeds))
+    numbers = select_finite(compute_numbers(curves))
     if not len(numbers):
         return None
     cell = format_aggregate(numbers, aggregation, digits=3, scale=scale, name=name)
-    is_complete = all(seed.is_result for seed in seeds)
-    mark = "" if is_complete else DAGGER
-    return cell.append(f"{mark} ({format_seed_count(len(numbers))})", includes_unfinished=not is_complete)
+    return cell.append(
+        f"{curves.mark} ({format_seed_count(len(numbers))})", includes_unfinished=bool(curves.unfinished)
+    )
 
 
 def _make_table(
@@ -379,38 +377,40 @@ def _make_table(
     columns: Sequence[Column | str],
     caption: str,
     best: Sequence[tuple[int, str]],
-    comparison: Comparison,
+    curves: Curves,
 ) -> Table:
     """Make a table of a study. If runs have different lengths, no cell is marked as the best."""
-    if any(group.unfinished for group in comparison.groups):
+    if curves.unfinished:
         caption += f" {DAGGER} includes a run that has not finished. Such a number is never bold."
-    identical = describe_identical_runs(comparison)
-    caption = " ".join(filter(None, (caption, identical)))
-    best = [] if comparison.mixed_length_tasks else best
-    return make_table(columns, rows, caption=caption, excluded=comparison.excluded_runs, best=best)
+    caption = " ".join(filter(None, (caption, describe_identical_runs(curves))))
+    best = [] if curves.mixed_length_tasks else best
+    return make_table(columns, rows, caption=caption, excluded=curves.excluded, best=best)
 
 
 FIGURES = (
     FigureKind(
-        "lambda-heatmap", _lambda_heatmap, options=HeatmapOptions,
+        "lambda-heatmap", _lambda_heatmap, read_comparison, HeatmapOptions,
         question="Which weights of the two losses are best?",
     ),
-    FigureKind("tau-study", _tau_study, options=SeedRateOptions, question="Which gate temperature is best?"),
     FigureKind(
-        "mu-w-by-delta", _mu_w_by_delta, options=SeedResultOptions,
+        "tau-study", _tau_study, read_comparison, SeedRateOptions, question="Which gate temperature is best?"
+    ),
+    FigureKind(
+        "mu-w-by-delta", _mu_w_by_delta, read_comparison, SeedResultOptions,
         question="How good are the embedders at each merge radius?",
     ),
     FigureKind(
-        "augmentation", _augmentation, options=HeatmapOptions, question="Which masking and noise are best?"
+        "augmentation", _augmentation, read_comparison, HeatmapOptions,
+        question="Which masking and noise are best?",
     ),
 )  # fmt: skip
 TABLES = (
     TableKind(
-        "mu-w-embedders", _embedders, options=EmbedderOptions,
+        "mu-w-embedders", _embedders, read_comparison, EmbedderOptions,
         required_runs="finished runs with the gate off that differ only in embed.type or memory.delta",
     ),
     TableKind(
-        "augmentation", _augmentation_table, options=SeedResultOptions,
+        "augmentation", _augmentation_table, read_comparison, SeedResultOptions,
         required_runs="finished runs with embed.type = tcse that differ only in embed.p_mask or embed.sigma",
     ),
 )  # fmt: skip

@@ -57,13 +57,55 @@ class WhatIfOptions(MapOptions):
     The last five are the fields of `WhatIfSettings`. If none of them is set, nothing would be changed.
     """
 
-    tau_factor: Annotated[float, Option(rule="a factor for every recorded τ")] = 1.0
-    tau_fixed: Annotated[float | None, Option(rule="one τ that replaces all recorded ones [return]")] = None
-    delta_factor: Annotated[
-        float | None, Option(rule="a factor for the run's δ; nodes are merged again with the new δ")
+    tau_factor: Annotated[
+        float,
+        Option(
+            "τ × recorded",
+            "Multiplies every recorded τ, of the transitions and of the snapshot.",
+            rule="a factor for every recorded τ",
+            url_parameter="wi_tau",
+        ),
+    ] = 1.0
+    tau_fixed: Annotated[
+        float | None,
+        Option(
+            "τ [return]",
+            "Replaces the schedule by one τ, as in the paper's study of τ.",
+            rule="one τ that replaces all recorded ones [return]",
+            url_parameter="wi_tau_fixed",
+        ),
     ] = None
-    lookup: Annotated[Lookup, Option(rule="nearest or written")] = "nearest"
-    successor: Annotated[Successor, Option(rule="nn or link")] = "nn"
+    delta_factor: Annotated[
+        float | None,
+        Option(
+            "δ × recorded",
+            "Merges the nodes again within this multiple of the run's δ, by Algorithm 2, in the order in which they "
+            "were written. ×1 merges nodes that a refit of the embedder has moved within δ. 'recorded' merges no "
+            "nodes.",
+            rule="a factor for the run's δ; nodes are merged again with the new δ",
+            url_parameter="wi_delta",
+        ),
+    ] = None
+    lookup: Annotated[
+        Lookup,
+        Option(
+            "H(s) source",
+            "gate.lookup: the merged node that gives H of a state. It has no effect without merging.",
+            choices={"nearest": "nearest node", "written": "node written by Algorithm 2"},
+            rule="nearest or written",
+            url_parameter="wi_lookup",
+        ),
+    ] = "nearest"
+    successor: Annotated[
+        Successor,
+        Option(
+            "H(s′) source",
+            "gate.successor: the node that gives H of the next state. It has no effect without merging.",
+            choices={"nn": "node of the next state", "link": "stored link"},
+            rule="nn or link",
+            url_parameter="wi_next",
+        ),
+    ] = "nn"
 
 
 _CHANGES: Final = tuple(part.name for part in fields(WhatIfSettings))

@@ -105,8 +105,8 @@ def parse_run_name(name: str, overrides: SourceOverrides) -> RunName:
     The algorithm is what remains. A map is found if it is the user's, a map of SMAC or SMACv2, or a scenario of
     football.
     """
-    parts = [part for part in name.split("/") if not _NO_NAMES.fullmatch(part)]
-    rest = _DATE.sub("", "/".join(parts))
+    folders = [folder for folder in name.split("/") if not _NO_NAMES.fullmatch(folder)]
+    rest = _DATE.sub("", "/".join(folders))
     seed_match = _SEED.search(rest)
     rest = _SEED.sub("", rest, count=1)
     maps = [overrides.map] if overrides.map else _MAPS

@@ -135,10 +135,10 @@ def _check_run(run: ParsedRun, overrides: SourceOverrides, format: Format) -> Fo
     map_name = check_text("map", overrides.map or run.map, run.where)
     env = check_text("env", overrides.env or run.env or UNKNOWN_ENV, run.where)
     last_step = int(frame.index[-1])
-    named_budget = read_number(overrides.budget or run.budget)
-    budget = int(named_budget) if np.isfinite(named_budget) and named_budget > 0 else 0
+    given_budget = read_number(overrides.budget or run.budget)
+    budget = int(given_budget) if np.isfinite(given_budget) and given_budget > 0 else 0
     interval = _find_interval(run, frame)
-    is_at_budget = bool(budget) and is_one_budget(last_step, budget, interval)
+    is_at_budget = budget > 0 and is_one_budget(last_step, budget, interval)
     if overrides.budget and last_step > budget and not is_at_budget:
         raise ConfigError(f"{run.where} has evaluations up to {last_step:,} env steps, but --budget is {budget:,}")
     return ForeignRun(
@@ -165,9 +165,9 @@ def _make_point(step: int, values: dict[Any, float]) -> Point:
 
 def _find_interval(run: ParsedRun, frame: pd.DataFrame) -> int:
     """Return the env steps between two evaluations: those that the source names, or the median; 0 if unknown."""
-    named = read_number(run.eval_interval)
-    if np.isfinite(named) and named > 0:
-        return int(named)
+    interval = read_number(run.eval_interval)
+    if np.isfinite(interval) and interval > 0:
+        return int(interval)
     gaps = np.diff(frame.index)
     return int(np.median(gaps)) if len(gaps) >= _MIN_INTERVALS else 0
 

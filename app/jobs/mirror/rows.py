@@ -92,15 +92,21 @@ def _read_curves(db: Database, run_id: str, last_steps: LastSteps) -> Iterator[t
     with db.read() as connection:
         for table, group, columns in ((Evaluation, "eval", EVALUATED), (GateStats, "gate_stats", _GATE)):
             last_common_step = min(last_steps.get(f"{group}/{column}", _BEFORE_FIRST_STEP) for column in columns)
-            query = select(table.env_step, *(getattr(table, column) for column in columns))
-            query = query.where(table.run_id == run_id, table.env_step > last_common_step).order_by(table.env_step)
+            query = (
+                select(table.env_step, *(getattr(table, column) for column in columns))
+                .where(table.run_id == run_id, table.env_step > last_common_step)
+                .order_by(table.env_step)
+            )
             frame = read_frame(connection, query)
             for column in columns:
                 values: Any = frame[column].astype("float64")
                 yield f"{group}/{column}", pd.DataFrame({"env_step": frame["env_step"], "value": values})
         names = connection.execute(select(MetricRow.name).where(MetricRow.run_id == run_id).distinct()).scalars()
         for name in sorted(names):
-            query = select(MetricRow.env_step, MetricRow.value).order_by(MetricRow.env_step)
-            query = query.where(MetricRow.run_id == run_id, MetricRow.name == name, MetricRow.value.is_not(None))
-            query = query.where(MetricRow.env_step > last_steps.get(name, _BEFORE_FIRST_STEP))
+            query = (
+                select(MetricRow.env_step, MetricRow.value)
+                .where(MetricRow.run_id == run_id, MetricRow.name == name, MetricRow.value.is_not(None))
+                .where(MetricRow.env_step > last_steps.get(name, _BEFORE_FIRST_STEP))
+                .order_by(MetricRow.env_step)
+            )
             yield name, read_frame(connection, query)

@@ -122,6 +122,17 @@ def start_in_background(db: Database, sweep_id: str, *, jobs: int, options: Sequ
     write_worker_heartbeat(db, sweep_id)  # its first one comes after its imports
 
 
+def start_sweep(db: Database, plan: Plan, *, jobs: int) -> None:
+    """Queue the runs of a plan and train them in the background, by the worker of the sweep if it has one.
+
+    Raises:
+        EnvUnavailableError, ConfigError: If this machine cannot train the plan. Nothing is created then.
+    """
+    create_sweep(db, plan, jobs=jobs)
+    if not get_sweep(db, plan.id).has_worker:
+        start_in_background(db, plan.id, jobs=jobs)
+
+
 def background_log(db: Database, sweep_id: str) -> Path:
     """Return the path of the log of a sweep in the background."""
     return sweep_folder(db, sweep_id) / LOG_NAME

@@ -25,7 +25,8 @@ from emtc_core.metrics import METRICS
 from storage.runs.sweeps import PlannedRun
 
 MAX_RUNS = 5000
-_HUGE = 10**15
+_MAX_COUNT = 10**15
+"""Largest number of runs that is counted exactly."""
 _MAX_FAULTS = 20
 
 
@@ -80,7 +81,8 @@ class Plan:
     @property
     def env_modules(self) -> frozenset[str]:
         """Modules of environments that the file names by import path. A process that trains the sweep imports them."""
-        return frozenset(filter(None, (find_map_module(run.config.env) for run in self.runs)))
+        modules = {find_map_module(run.config.env) for run in self.runs}
+        return frozenset(module for module in modules if module)
 
     def to_rows(self, seeds: Collection[int] | None = None) -> list[PlannedRun]:
         """List the runs for the queue. The list is empty for a search, because its trials are queued one by one.
@@ -118,8 +120,9 @@ def make_plan(file: SweepFile) -> Plan:
     Raises:
         ConfigError: With all faults: unknown keys, values out of bounds, two identical runs, too many runs.
     """
-    if (n_runs := count_runs(file)) > MAX_RUNS:
-        got = f"{n_runs:,}" if n_runs < _HUGE else f"{_HUGE:,} or more"
+    n_runs = count_runs(file)
+    if n_runs > MAX_RUNS:
+        got = f"{n_runs:,}" if n_runs < _MAX_COUNT else f"{_MAX_COUNT:,} or more"
         raise ConfigError(f"must be at most {MAX_RUNS:,}, the sweep file has {got}", key="number of runs")
     plan = Plan(file, ())
     if file.optuna:
@@ -228,7 +231,7 @@ def trial_key(sweep_id: str, number: int) -> str:
     return f"{sweep_id}-trial-{number}"
 
 
-def as_setting(key: str, value: Leaf) -> Leaf:
+def convert_to_setting_type(key: str, value: Leaf) -> Leaf:
     """Convert a number of a range to the type of its setting: 8.0 becomes 8 for an integer setting."""
     is_integer = isinstance(value, float) and value.is_integer() and is_integer_setting(key)
     return int(value) if is_integer else value
@@ -240,7 +243,7 @@ def is_integer_setting(key: str) -> bool:
 
 
 def count_runs(file: SweepFile) -> int:
-    """Count the runs of a sweep file without listing them. A number of at least `_HUGE` is returned as `_HUGE`."""
+    """Count the runs of a sweep file without listing them, up to `_MAX_COUNT`."""
     if file.optuna:
         return file.optuna.trials
     n_variants = sum(1 if variant.algo else len(file.algo) for variant in file.variant) or len(file.algo)
@@ -248,8 +251,8 @@ def count_runs(file: SweepFile) -> int:
     n_runs = 1
     for n in (len(file.seeds), len(file.map), n_variants, n_samples, *map(len, file.grid.values())):
         n_runs *= n
-        if n_runs >= _HUGE:  # the full product of a long file would have too many digits for a message
-            return _HUGE
+        if n_runs >= _MAX_COUNT:  # the full product of a long file would have too many digits for a message
+            return _MAX_COUNT
     return n_runs
 
 
@@ -262,16 +265,15 @@ def _plan_trials(plan: Plan, search: OptunaSearch) -> Iterator[SweepRun]:
     for key, space in search.space.items():
         values = space if isinstance(space, tuple) else (space.low, space.high)
         for value in values:
-            make_trial(plan, 0, {key: as_setting(key, value)})
+            make_trial(plan, 0, {key: convert_to_setting_type(key, value)})
     if search.metric not in (*EVALUATION_QUANTITIES, *METRICS):
         hint = suggest(search.metric, [*EVALUATION_QUANTITIES, *METRICS])
         raise ConfigError("must be a quantity or a logged metric", key="optuna.metric", value=search.metric, hint=hint)
     first = make_trial(plan, 0, {})
     for number in range(search.trials):
-        name = f"{plan.file.name} · trial {number}"
-        yield replace(
-            first, key=trial_key(plan.id, number), name=name, cell=replace(first.cell, label=f"trial {number}")
-        )
+        label = f"trial {number}"
+        cell = replace(first.cell, label=label)
+        yield replace(first, key=trial_key(plan.id, number), name=f"{plan.file.name} · {label}", cell=cell)
 
 
 def _resolve_all(file: SweepFile, cells: Iterable[Combination]) -> list[RunConfig]:
@@ -348,8 +350,10 @@ def _draw(rng: np.random.Generator, space: Range | tuple[Leaf, ...]) -> Leaf:
     if isinstance(space, tuple):
         return space[int(rng.integers(len(space)))]
     if space.log:
-        return float(f"{math.exp(rng.uniform(math.log(space.low), math.log(space.high))):.4g}")
-    return float(f"{rng.uniform(space.low, space.high):.4g}")
+        value = math.exp(rng.uniform(math.log(space.low), math.log(space.high)))
+    else:
+        value = rng.uniform(space.low, space.high)
+    return float(f"{value:.4g}")
 
 
 def _make_label(file: SweepFile, map: str, algo: str, variant: str | None, varied: Mapping[str, Value]) -> str:

@@ -71,7 +71,9 @@ def make_cluster(
     threads = max([choose_threads(config.train.threads, is_alone=False) for config in configs], default=1)
     needs_gpu = any(config.train.device == "cuda" for config in configs)
     return Cluster(
-        None if selected == "local" else selected, cpus or float(threads), float(needs_gpu) if gpus is None else gpus
+        address=None if selected == "local" else selected,
+        cpus=cpus or float(threads),
+        gpus=float(needs_gpu) if gpus is None else gpus,
     )
 
 
@@ -100,11 +102,12 @@ def connect(cluster: Cluster, url: str) -> Generator[Any]:
         raise ClusterError(f"Could not connect to the Ray cluster at {options['address']}: {_describe(exc)}") from exc
     try:
         count_slots(ray, cluster)
-        others = {node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]} - {socket.gethostname()}
-        if url.startswith("sqlite") and others:
+        hosts = {node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]}
+        other_hosts = sorted(hosts - {socket.gethostname()})
+        if url.startswith("sqlite") and other_hosts:
             raise ClusterError(
                 f"Only this machine can read its SQLite database, and the cluster has nodes on other machines "
-                f"({', '.join(sorted(others)[:3])}). Choose a PostgreSQL URL with --db."
+                f"({', '.join(other_hosts[:3])}). Choose a PostgreSQL URL with --db."
             )
         yield ray
     finally:
@@ -164,8 +167,8 @@ def run_sweep_on_ray(
 
     resources = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus}
     task = ray.remote(max_retries=0, scheduling_strategy="SPREAD", **resources)(run_worker)
-    passed = {name: os.environ[name] for name in (FILES_VARIABLE, PLUGINS_VARIABLE) if name in os.environ}
-    variables = {FOLDER_VARIABLE: str(get_user_folder()), **passed}
+    variables = {name: os.environ[name] for name in (FILES_VARIABLE, PLUGINS_VARIABLE) if name in os.environ}
+    variables[FOLDER_VARIABLE] = str(get_user_folder())
     tasks: list[Any] = []
     n_submitted, max_submitted = 0, (1 + MAX_RETRIES) * jobs
     try:

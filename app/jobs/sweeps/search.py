@@ -15,10 +15,9 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from app.analysis.aggregates import Curve
+from app.analysis.curve_reader import read_quantity, read_tables
 from app.analysis.provenance import library_versions
 from app.analysis.quantities import find_quantity
-from app.analysis.series import read_seeds
 from app.jobs.sweeps.control import remake_plan
 from app.jobs.sweeps.plan import Plan, make_trial, trial_key
 from app.jobs.sweeps.study import RUN, import_optuna, make_pruner, make_sampler, open_study, suggest
@@ -172,11 +171,11 @@ class Search:
 
     def _read_values(self, row: RunRow) -> list[tuple[int, float]]:
         """Read the values of the metric, with env steps rounded to multiples of the interval for all trials."""
-        curve: Curve = read_seeds(self._db, [row], self._quantity)[0].curve
-        points: dict[int, float] = {}
-        for step, value in zip(curve.steps.tolist(), curve.values.tolist(), strict=True):
-            points[max(1, round(step / self._interval)) * self._interval] = value
-        return sorted(points.items())
+        points = read_quantity(read_tables(self._db, [row]), self._quantity).get_points(row.id)
+        values: dict[int, float] = {}
+        for step, value in zip(points.env_step.tolist(), points.value.tolist(), strict=True):
+            values[max(1, round(step / self._interval)) * self._interval] = value
+        return sorted(values.items())
 
     def _report_values(self, trial: Any, values: Sequence[tuple[int, float]]) -> Any:
         live_trial = self._make_trial(self._study, trial._trial_id)

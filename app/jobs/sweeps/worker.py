@@ -373,8 +373,8 @@ class WorkerLoop:
         status = retry_transient(self._db, lambda: examine_checkpoints(self._db, row))
         if status.can_resume:
             return True
-        place = "has its place in the sweep" if row.sweep_id else "takes its place"
-        message = f"Its trainer ended and no checkpoint can be used: {status.reason} A new run {place}."
+        replacement = "A new run has its place in the sweep." if row.sweep_id else "A new run takes its place."
+        message = f"Its trainer ended and no checkpoint can be used: {status.reason} {replacement}"
         finish_run(self._db, claim.run_id, "failed", error=message, token=claim.token)
         start_again(self._db, claim.run_id, versions=library_versions())
         return False

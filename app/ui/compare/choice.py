@@ -11,9 +11,9 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.analysis.comparable import COMMON, OWN_END, Budget, parse_budget
+from app.analysis.curves import Curves
 from app.analysis.format import escape_markdown, format_run_count
-from app.analysis.series import Comparison
+from app.analysis.results import COMMON, OWN_END, Budget, parse_budget
 from app.figures.options import BudgetOptions, FinalRuleOptions
 from app.ui import data, messages, view
 from app.ui.compared import get_bundle_run_names, list_bundle_runs
@@ -111,12 +111,12 @@ def choose_final(lengths: Sequence[int]) -> dict[str, Any]:
         return {"budget": _choose_budget(lengths), "final": _FINAL.draw()}
 
 
-def show_length_note(comparison: Comparison) -> None:
+def show_length_note(curves: Curves) -> None:
     """Show above the tables that the runs have different lengths."""
-    if comparison.mixed_length_tasks:
-        st.warning(escape_markdown(comparison.budget_note), icon=":material/warning:")
-    elif comparison.budget_if_unequal:
-        st.info(escape_markdown(comparison.budget_if_unequal), icon=":material/straighten:")
+    if curves.mixed_length_tasks:
+        st.warning(escape_markdown(curves.budget_note), icon=":material/warning:")
+    elif curves.budget_if_unequal:
+        st.info(escape_markdown(curves.budget_if_unequal), icon=":material/straighten:")
 
 
 def _choose_filter() -> RunFilter:

@@ -13,7 +13,8 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from app.analysis.aggregates import MIN_IQM_SEEDS, compute_mu_w
-from app.analysis.compared import ComparedRuns
+from app.analysis.curve_reader import RunTables, read_curves
+from app.analysis.curves import Curves, RunPoints
 from app.analysis.finals import (
     FINAL_MEANINGS,
     FINAL_NAMES,
@@ -35,12 +36,13 @@ from app.analysis.quantities import (
     SELECTED_RATE,
     SUCCESS_RATE,
     WIN_RATE,
+    RateName,
     find_quantity,
     find_rate,
     get_success_threshold,
     uses_selected_rate,
 )
-from app.analysis.series import Comparison, SeedRun, join_seeds
+from app.analysis.results import list_budgets, select_results
 from app.analysis.variants import group_variants, list_differences, list_run_code_warnings
 from app.figures.assets import read_asset, read_script
 from app.figures.curve_style import AXES
@@ -50,8 +52,8 @@ from app.figures.named.comparisons import ReferenceOptions
 from app.figures.named.curves import (
     LearningCurveOptions,
     MuWOptions,
-    join_finals,
     list_mu_w_steps,
+    read_finals,
     style_comparison,
 )
 from app.figures.options import BudgetOptions, Options
@@ -109,11 +111,13 @@ def show(run_ids: list[str]) -> None:
     """Draw everything about these runs."""
     values = _choose_options(run_ids)
     options = LearningCurveOptions.read(values)
+    tables = read_compared(run_ids)
+    _show_curves(tables, options)
     rate = find_rate(options.quantity, options.rate) or options.rate  # the tables have the win rate of the curves
-    runs = read_compared(run_ids, options.quantity, rate, options.x_axis)
-    _show_curves(runs, options)
-    values |= choice.choose_final(runs.list_lengths(include_unfinished=options.include_unfinished))
-    choice.show_length_note(join_finals(runs, BudgetOptions.select(values)))
+    rates = read_curves(tables, rate=rate)
+    results = select_results(rates, include_unfinished=options.include_unfinished, final=True)
+    values |= {"rate": rate, **choice.choose_final(list_budgets(results))}
+    choice.show_length_note(read_finals(tables, BudgetOptions.select(values), rate))
     sections = list_sections(_PAGE)
     titles = [*_TABS, *(title for title in sections if title not in _TABS)]
     tabs = st.tabs(**_TAB.bind_tabs(titles))
@@ -122,12 +126,12 @@ def show(run_ids: list[str]) -> None:
             continue
         with tab, messages.guarded():
             if title == "Settings that differ":
-                _show_differences(runs)
+                _show_differences(tables)
             elif title == "Runs":
-                show_runs(runs)
+                show_runs(tables, rate)
             else:
-                _show_section(title, sections[title], runs, values)
-    pin.show_more(_PAGE, list(runs.rows.values()), rate=rate)
+                _show_section(title, sections[title], tables, values)
+    pin.show_more(_PAGE, list(tables.rows.values()), rate=rate)
 
 
 def show_newest() -> None:
@@ -158,12 +162,12 @@ def show_newest() -> None:
 @st.cache_resource(ttl=_NEWEST_TTL_S, max_entries=data.MAX_ENTRIES, show_spinner=False)
 def _draw_newest(url: str, run_ids: tuple[str, ...]) -> tuple[Chart, tuple[str, ...]] | None:
     """Draw the curves of runs of this session's database `url`; return the chart and its sources."""
-    runs = read_compared(run_ids, SELECTED_RATE)
-    if not runs.join_plotted(include_unfinished=False).groups:
+    tables = read_compared(run_ids)
+    if not select_results(read_curves(tables)).runs:
         return None
-    curves = draw_chart("learning-curves", runs, LearningCurveOptions(per_seed=True))
+    curves = draw_chart("learning-curves", tables, LearningCurveOptions(per_seed=True))
     chart = replace(curves, name="win-rates", title="Win rate of the last runs")
-    return chart, describe_runs(runs.rows.values())
+    return chart, describe_runs(tables.rows.values())
 
 
 def _choose_options(run_ids: list[str]) -> dict[str, Any]:
@@ -183,9 +187,8 @@ def _choose_options(run_ids: list[str]) -> dict[str, Any]:
             "has priority. Published results are always of greedy episodes."
         )
         # an interquartile mean of fewer than five seeds is their mean or their median
-        largest = max(
-            read_compared(run_ids, SELECTED_RATE).join_plotted(include_unfinished=True).seed_counts, default=0
-        )
+        all_curves = select_results(read_curves(read_compared(run_ids)), include_unfinished=True)
+        largest = max(all_curves.seed_counts, default=0)
         centers = [name for name in CENTERS if name != "iqm" or largest >= MIN_IQM_SEEDS]
         values["center"] = _CENTER.draw(centers)
         values["band"] = _BAND.draw(width=200)
@@ -205,37 +208,38 @@ def _name_quantity(key: str) -> str:
     return f"{greedy}{quantity.title} [{quantity.unit}]"
 
 
-def _show_curves(runs: ComparedRuns, options: LearningCurveOptions) -> None:
-    comparison = runs.join_plotted(include_unfinished=options.include_unfinished)
-    if not comparison.groups:
+def _show_curves(tables: RunTables, options: LearningCurveOptions) -> None:
+    all_curves = read_curves(tables, options.quantity, rate=options.rate, x_axis=options.x_axis)
+    curves = select_results(all_curves, include_unfinished=options.include_unfinished)
+    if not curves.runs:
         messages.empty(
             "These runs have no point of this quantity yet.",
             "Select another quantity or other runs. The first evaluation follows the first training round.",
         )
         return
     header = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
-    _show_legend(comparison, key="legend")
-    comparison = comparison.without(options.hidden_methods)
+    _show_legend(curves, key="legend")
+    curves = curves.hide(options.hidden_methods)
     window = WINDOW.read()
     options = options.model_copy(update={"window": window})
     if not uses_selected_rate(options.quantity):  # a quantity such as the greedy win rate names its episodes itself
         options = options.model_copy(update={"rate": AUTO})
     try:
-        chart = draw_chart("learning-curves", runs, options)
+        chart = draw_chart("learning-curves", tables, options)
     except ConfigError as exc:  # no run has values on this x axis
         st.info(escape_markdown(str(exc)), icon=":material/info:")
         return
-    used = {seed.id: runs.rows[seed.id] for seed in comparison.seeds}
+    used = {run.id: tables.rows[run.id] for run in curves.runs}
     with header:
         st.subheader(chart.title)
         with st.container(horizontal=True, width="content", gap="small"):
-            stem, chart_in_window = comparison.quantity.key.replace("/", "-"), chart.keep_window(window)
+            stem, chart_in_window = curves.measure.key.replace("/", "-"), chart.keep_window(window)
             pin.show_export(chart_in_window, key="compare", stem=stem, sources=describe_runs(used.values()))
             facts = {"quantity": options.quantity, **options.list_set_values()}
             facts |= {"rate": options.rate} if uses_selected_rate(options.quantity) else {}
             pin.show(chart_in_window, key="compare", page=_PAGE, run=list(used.values()), facts=facts)
     shared_place = canvas.Place("compare")
-    panels = chart.split() if comparison.groups else []
+    panels = chart.split() if curves.runs else []
     columns = st.columns(min(2, len(panels))) if panels else []
     for i, panel_chart in enumerate(panels):
         with columns[i % len(columns)]:
@@ -245,26 +249,25 @@ def _show_curves(runs: ComparedRuns, options: LearningCurveOptions) -> None:
                 on_window=WINDOW.on_window,
             )  # fmt: skip
     st.caption(escape_markdown(chart.caption) + " Drag over a panel to zoom in all panels. Double-click to zoom out.")
-    configs = runs.configs
-    for warning in list_run_code_warnings({run_id: configs[run_id] for run_id in used}):
+    for warning in list_run_code_warnings({run.id: run.settings for run in curves.runs}):
         st.warning(escape_markdown(warning), icon=":material/difference:")
     _show_command(list(used), options)
 
 
-def _show_legend(comparison: Comparison, *, key: str) -> None:
+def _show_legend(curves: Curves, *, key: str) -> None:
     """Draw a button for each method. A click hides or shows its line; the pointer highlights it in every panel."""
-    styles = style_comparison(comparison)
+    styles = style_comparison(curves)
     hidden = set(_HIDDEN_METHODS.read())
     items = [
         {
             "name": method,
-            "label": comparison.name_line(method),
+            "label": curves.name_line(method),
             "color": styles[method].color,
             "dash": list(styles[method].dash or ()) or None,
             "marker": styles[method].marker or None,
             "hidden": method in hidden,
         }
-        for method in comparison.methods
+        for method in curves.methods
     ]
 
     def toggle() -> None:
@@ -289,7 +292,7 @@ def _show_command(run_ids: list[str], options: Options) -> None:
 def _show_section(
     title: str,
     kinds: Sequence[FigureKind[Any, Any] | TableKind[Any, Any]],
-    runs: ComparedRuns,
+    tables: RunTables,
     values: Mapping[str, Any],
 ) -> None:
     """Draw the tables and figures of one tab.
@@ -297,47 +300,47 @@ def _show_section(
     Args:
         title: Title of the tab.
         kinds: The tables and figures.
-        runs: The compared runs.
+        tables: The compared runs.
         values: The values of all options of the page, by name.
     """
-    if title == "Win rates" and any(get_success_threshold(config) is not None for config in runs.configs.values()):
+    if title == "Win rates" and any(get_success_threshold(row.config) is not None for row in tables.rows.values()):
         st.caption(_SUCCESS_NOTE)
     if title == "Published results":
         st.warning(PUBLISHED_WARNING, icon=":material/info:")
     values = dict(values)
     if any(issubclass(kind.options, ReferenceOptions) for kind in kinds):
-        values |= reference_choice.choose_reference(join_finals(runs, BudgetOptions.select(values)))
+        values |= reference_choice.choose_reference(read_finals(tables, BudgetOptions.select(values), values["rate"]))
     for kind in kinds:
         with messages.guarded():
             if issubclass(kind.options, MuWOptions):
-                values |= _choose_mu_w_steps(runs, MuWOptions.select(values))
+                values |= _choose_mu_w_steps(tables, MuWOptions.select(values))
             options = kind.options.select(values)
             if isinstance(kind, TableKind):
-                table = kind.tabulate(runs, options)
+                table = kind.tabulate(tables, options)
                 if len(table):
                     result_table.show(table, key=kind.name, stem=kind.name)
                 else:
                     st.info(escape_markdown(f"This table needs {kind.required_runs}."), icon=":material/info:")
                     result_table.show_excluded(table)
             else:
-                _show_figure(kind, runs, options)
+                _show_figure(kind, tables, options)
 
 
-def _show_figure(kind: FigureKind[Any, Any], runs: ComparedRuns, options: Options) -> None:
+def _show_figure(kind: FigureKind[Any, Any], tables: RunTables, options: Options) -> None:
     try:
-        chart = kind.draw(runs, options)
+        chart = kind.draw(tables, options)
     except ConfigError as exc:  # the figure cannot be drawn for these runs
         st.info(escape_markdown(str(exc)), icon=":material/info:")
         return
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"#### {escape_markdown(chart.title)}")
-        pin.show_export(chart, key=kind.name, stem="compare", sources=describe_runs(runs.rows.values()))
+        pin.show_export(chart, key=kind.name, stem="compare", sources=describe_runs(tables.rows.values()))
     pin.show_figure(chart, key=kind.name, x_name=getattr(chart, "x_label", ""), panel_height=_PANEL_HEIGHT)
 
 
-def _choose_mu_w_steps(runs: ComparedRuns, options: MuWOptions) -> dict[str, Any]:
+def _choose_mu_w_steps(tables: RunTables, options: MuWOptions) -> dict[str, Any]:
     """Draw the text field for the env steps of the table of mu_w; return its value by the name of the option."""
-    steps_by_task = list_mu_w_steps(runs, options)
+    steps_by_task = list_mu_w_steps(tables, options)
     same = set(steps_by_task.values())
     default = ", ".join(map(str, same.pop())) if len(same) == 1 else "the steps of each map"
     text = _MU_W_STEPS.draw(placeholder=default)
@@ -352,9 +355,9 @@ def _choose_mu_w_steps(runs: ComparedRuns, options: MuWOptions) -> dict[str, Any
     return {option.name: text}
 
 
-def _show_differences(runs: ComparedRuns) -> None:
-    variants = group_variants(runs.configs)
-    frame = list_differences(runs.configs, variants)
+def _show_differences(tables: RunTables) -> None:
+    settings = {run.id: run.settings for run in tables.runs}
+    frame = list_differences(settings, group_variants(settings))
     if frame.empty:
         st.info("These runs have the same configuration, including the seed.")
         return
@@ -362,9 +365,9 @@ def _show_differences(runs: ComparedRuns) -> None:
     st.dataframe(frame, hide_index=True, alt="Settings that differ between the compared variants.")
 
 
-def show_runs(runs: ComparedRuns) -> None:
+def show_runs(tables: RunTables, rate: RateName) -> None:
     """Draw one row for each run with its final and last win rate, mu_w and falls. Selected rows can be compared."""
-    frame = list_runs(runs)
+    frame = list_runs(tables, rate)
     percentages = {
         FINAL_NAMES[rule]: st.column_config.NumberColumn(
             format=result_table.RATE, help=FINAL_MEANINGS[rule].capitalize()
@@ -408,25 +411,30 @@ def show_runs(runs: ComparedRuns) -> None:
     )
 
 
-def list_runs(runs: ComparedRuns) -> pd.DataFrame:
+def list_runs(tables: RunTables, rate: RateName) -> pd.DataFrame:
     """List the runs by variant with their results."""
-    rows, rated = [], {seed.id: seed for seed in runs.rated.seeds}
-    for group in join_seeds(runs.greedy, include_unfinished=True).groups:
-        episodes = runs.rated.quantity.at(group.variant.task).episodes
-        for seed in group.seeds:
-            row = runs.rows[seed.id]
-            rows.append(
-                {"variant": group.variant.name, "map": group.variant.task, "seed": row.seed, "status": row.live_status}
-                | _list_results(rated.get(seed.id), episodes)
-                | {"last evaluation": int(seed.curve.steps[-1]), "run": row.name, "id": seed.id}
-            )
+    rated = read_curves(tables, rate=rate)
+    evaluated = select_results(read_curves(tables, WIN_RATE.key), include_unfinished=True)
+    rows = []
+    for run in evaluated.runs:
+        row = tables.rows[run.id]
+        results = _list_results(rated.get_points(run.id), run.target_steps, rated.measure.at(run.task).episodes)
+        last_evaluation = int(evaluated.get_points(run.id).env_step[-1])
+        rows.append(
+            {"variant": run.variant.name, "map": run.task, "seed": row.seed, "status": row.live_status}
+            | results
+            | {"last evaluation": last_evaluation, "run": row.name, "id": run.id}
+        )
     return pd.DataFrame(rows, columns=pd.Index(_RUN_COLUMNS)).astype(dict.fromkeys(_COUNTS, "Int64"))
 
 
-def _list_results(seed: SeedRun | None, episodes: str) -> dict[str, str | float | None]:
+def _list_results(points: RunPoints, budget: int, episodes: str) -> dict[str, str | float | None]:
     """List the win rates and falls of a run by column; empty if it has no win rate of these episodes."""
-    if seed is None or not len(seed.curve.steps):
+    steps, values = points.env_step, points.value
+    if not len(values):
         return {}
-    finals = {FINAL_NAMES[rule]: 100 * compute_final_rate(seed, rule) for rule in FINAL_RULES}
-    falls = dict(zip(_COUNTS, count_falls(seed.curve) or (None, None), strict=True))
-    return {"episodes": episodes, **finals, MU_W.title: float(compute_mu_w(seed.curve)[-1]), **falls}
+    finals = {
+        FINAL_NAMES[rule]: 100 * compute_final_rate(steps, values, budget=budget, rule=rule) for rule in FINAL_RULES
+    }
+    falls = dict(zip(_COUNTS, count_falls(values) or (None, None), strict=True))
+    return {"episodes": episodes, **finals, MU_W.title: float(compute_mu_w(steps, values)[-1]), **falls}

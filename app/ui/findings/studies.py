@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import streamlit as st
 
+from app.analysis.curves import Curves
 from app.analysis.findings import StudyFindings, StudyRuns, measure_study, read_study
 from app.analysis.findings import read_win_rates as read_study_rates
-from app.analysis.series import Comparison
 from app.analysis.study_plans import StudyPlan, list_plans
 from app.analysis.tables import Table
 from app.figures.registry import TABLES
@@ -65,8 +65,8 @@ def read_runs(study: StoredStudy) -> StudyRuns:
     return _read_cached(data.database_url(), "runs", study.cache_key, lambda db: read_study(db, study.plan, study.rows))
 
 
-def read_win_rates(study: StoredStudy) -> list[Comparison]:
-    """Read the win rates, one comparison per task."""
+def read_win_rates(study: StoredStudy) -> list[Curves]:
+    """Read the win rates of each task."""
     runs = read_runs(study)
     return _read_cached(data.database_url(), "win rates", study.cache_key, lambda db: read_study_rates(db, runs))
 

@@ -4,9 +4,9 @@ from typing import Final
 
 import streamlit as st
 
+from app.analysis.curves import Curves
 from app.analysis.format import escape_markdown
 from app.analysis.provenance import describe_runs
-from app.analysis.series import Comparison
 from app.analysis.significance import Verdict
 from app.analysis.study_plans import StudyPlan
 from app.analysis.tables import MISSING, Table
@@ -72,26 +72,26 @@ def _select_study(all_studies: list[StoredStudy]) -> StoredStudy:
     return by_title[str(title)]
 
 
-def _show_charts(comparisons: list[Comparison], study: StoredStudy) -> None:
-    if not comparisons:
+def _show_charts(curves_by_task: list[Curves], study: StoredStudy) -> None:
+    if not curves_by_task:
         messages.empty(
             "No run of this study has been evaluated yet.", "The charts appear after the first evaluation of a run."
         )
         return
     with st.container(key="findings_charts", horizontal=True, gap="medium"):
-        for comparison in comparisons:
+        for curves in curves_by_task:
             with st.container(gap="xsmall"):
-                _show_chart(comparison, study)
+                _show_chart(curves, study)
 
 
-def _show_chart(comparison: Comparison, study: StoredStudy) -> None:
-    lines = select_lines(comparison, study.plan)
+def _show_chart(curves: Curves, study: StoredStudy) -> None:
+    lines = select_lines(curves, study.plan)
     chart = draw_chart("study-win-rates", [lines])
-    task = comparison.tasks[0]
+    task = curves.tasks[0]
     smooth = compute_smoothing_window(lines.in_chart)
-    quantity = comparison.quantity.key
+    quantity = curves.measure.key
     rows_by_id = {row.id: row for row in study.rows}
-    runs = [rows_by_id[seed.id] for seed in lines.in_chart.seeds]
+    runs = [rows_by_id[run_id] for run_id in lines.in_chart.run_ids]
     key = f"findings-{task}"
     figure_settings = {"quantity": quantity, "center": AGGREGATION.center, "band": AGGREGATION.band, "smooth": smooth}
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
@@ -103,14 +103,14 @@ def _show_chart(comparison: Comparison, study: StoredStudy) -> None:
     st.caption(escape_markdown(chart.caption))
     if lines.others:
         compare_settings = {
-            RUNS.name: ",".join(seed.id for seed in comparison.seeds),
+            RUNS.name: ",".join(curves.run_ids),
             "y": quantity,
             "band": AGGREGATION.band,
             "smooth": str(smooth),
         }
         st.page_link(
             "../pages/compare.py",
-            label=f"Compare all {len(comparison.groups)} variants",
+            label=f"Compare all {len(curves.by_variant)} variants",
             icon=":material/stacked_line_chart:",
             query_params=view.link(compare_settings),
         )

@@ -187,7 +187,8 @@ def _show_setting(info: FieldInfo, default: str, text: str | None, *, is_disable
 
     Streamlit's number field does not send a value that is out of bounds, so the page could not show the fault.
     """
-    label, help_text = config_form.label_of(info), config_form.help_of(info)
+    label = config_form.write_label(info)
+    help_text = config_form.write_help(info)
     if text is not None and text != default:
         label = f":primary[●] {label} :gray[· default {escape_markdown(default or 'not set')}]"
     text = default if text is None else text

@@ -130,7 +130,7 @@ def _show_choices(
         default = format_argument(request.default_steps)
         fields.show_text(
             "Training length [env steps]", STEPS, texts.get(STEPS, default), request, key=STEPS, default=default,
-            help_text=f"{config_form.help_of(info)}  \nFormat: 40000, 40k or 1.5M.",
+            help_text=f"{config_form.write_help(info)}  \nFormat: 40000, 40k or 1.5M.",
         )  # fmt: skip
     with middle:
         default = DEFAULTS[SEEDS]

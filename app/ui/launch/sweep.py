@@ -9,7 +9,7 @@ from app.analysis.format import escape_markdown, format_count, format_duration, 
 from app.analysis.settings import name_algo
 from app.jobs.launch import describe_speed
 from app.jobs.launch_request import ALGO, ALSO, Request
-from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, estimate_cost, start_in_background
+from app.jobs.sweeps.control import check_plan, default_jobs, estimate_cost, start_sweep
 from app.jobs.sweeps.plan import Plan, plan_algorithms
 from app.ui import data, messages
 from app.ui.launch import fields
@@ -62,10 +62,9 @@ def show_start(plan: Plan) -> None:
 
 
 def _start(plan: Plan, jobs: int) -> None:
-    """Queue the runs, start them in the background, and open the sweep."""
+    """Start the sweep and open its page."""
     try:
-        create_sweep(data.database(), plan, jobs=jobs)
-        start_in_background(data.database(), plan.id, jobs=jobs)
+        start_sweep(data.database(), plan, jobs=jobs)
     except EmtcError as exc:
         messages.error(exc)
         return

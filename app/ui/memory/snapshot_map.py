@@ -32,19 +32,22 @@ from app.figures.kinds.maps import Cloud
 from app.figures.named.memory_map import (
     AtlasOptions,
     MapNodes,
+    MapOptions,
     describe_collapse,
     describe_paths,
     make_traces,
     name_memory,
 )
+from app.figures.options import METHOD_NAMES
 from app.figures.registry import find_figure
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, memory_data, messages
 from app.ui.memory import atlas, projection_job
 from app.ui.memory.columns import Columns, make_columns
 from app.ui.memory_data import SnapshotKey
-from app.ui.page_state import Choice, Flag, Integer, Text
+from app.ui.page_state import Choice, Flag, Text
 from app.ui.widgets import run_picker
+from app.ui.widgets.option_widget import OptionWidget
 from emtc_core.config.base import MEMORY_ALGO_PREFIXES
 from emtc_core.config.resolve import flatten_tree
 from emtc_core.errors import ConfigError, EmtcError
@@ -64,8 +67,6 @@ EMBEDDINGS = {
     "random": "random projection",
 }
 """Key of an embedding → its label."""
-METHODS = {"axes": "Axes", "pca": "PCA", "tsne": "t-SNE", "umap": "UMAP"}
-"""Key of a projection → its label."""
 LANDMARK_COUNTS = (2000, 5000, 10_000, 20_000, MAX_LANDMARKS)
 _DEFAULT_LANDMARKS = 5000
 MAX_NODES_IN_FILE = 100_000
@@ -73,8 +74,8 @@ MAX_NODES_IN_FILE = 100_000
 MAX_SELECTION_CHARACTERS = 8000
 _PAGES = ("memory", "replay")
 """Replay shows the first map, too."""
-COLOR = Choice("color", *_PAGES)
-PALETTE = Choice("scale", *_PAGES)
+COLOR = Choice(AtlasOptions.get_option("color").parameter, *_PAGES)
+PALETTE = Choice(AtlasOptions.get_option("scale").parameter, *_PAGES)
 CAMERA = Text("camera", *_PAGES, max_characters=64)
 LASSO = Text("lasso", *_PAGES, max_characters=MAX_SELECTION_CHARACTERS)
 RANGES = Text("ranges", *_PAGES, max_characters=MAX_SELECTION_CHARACTERS)
@@ -97,10 +98,10 @@ class Side:
     prefix: str
     """Prefix of the names of the parameters."""
     snapshot: Choice
-    method: Choice
-    axis_pair: Choice
-    n_landmarks: Choice
-    seed: Integer
+    method: OptionWidget
+    axis_pair: OptionWidget
+    n_landmarks: OptionWidget
+    seed: OptionWidget
     embedder: Choice
 
 
@@ -109,10 +110,10 @@ def _make_side(channel: str, prefix: str, *pages: str) -> Side:
         channel,
         prefix,
         snapshot=Choice(f"{prefix}snap", *pages, in_url_as_default=True),
-        method=Choice(f"{prefix}method", *pages),
-        axis_pair=Choice(f"{prefix}pair", *pages),
-        n_landmarks=Choice(f"{prefix}points", *pages),
-        seed=Integer(f"{prefix}map_seed", *pages, default=0, low=0, high=2**31 - 1),
+        method=OptionWidget(MapOptions, "method", *pages, kind="buttons", prefix=prefix),
+        axis_pair=OptionWidget(MapOptions, "pair", *pages, prefix=prefix),
+        n_landmarks=OptionWidget(MapOptions, "n", *pages, prefix=prefix),
+        seed=OptionWidget(MapOptions, "seed", *pages, kind="number", prefix=prefix),
         embedder=Choice(f"{prefix}embedder", *pages),
     )
 
@@ -126,7 +127,7 @@ class ProjectionChoice:
     """How a snapshot is projected. A notebook entry stores these values under the names of the fields."""
 
     method: str
-    """Key in `METHODS`."""
+    """Key in `METHOD_NAMES`."""
     pair: int
     """Index in `AXIS_PAIRS`, for the method axes."""
     n: int
@@ -462,30 +463,20 @@ def _choose_snapshot(snapshots: pd.DataFrame, side: Side, other_snapshot: int | 
 
 
 def _choose_projection(side: Side, *, default: str) -> ProjectionChoice:
-    """Draw the choice of the projection, and of the settings that it has. `default` is a key in `METHODS`."""
-    method = st.segmented_control(
-        "Projection", **side.method.bind(list(METHODS), METHODS.__getitem__, default=default), required=True,
-        help="Axes and PCA are computed immediately, t-SNE and UMAP in the background.",
-    )  # fmt: skip
+    """Draw the choice of the projection, and of the settings that it has. `default` is a key in `METHOD_NAMES`."""
+    method = side.method.draw(default=default)
     axis_pair, n_landmarks, seed, embedder = 0, _DEFAULT_LANDMARKS, 0, OWN
     if method == "axes":
         labels = [f"x{first + 1} · x{second + 1}" for first, second in AXIS_PAIRS]
-        axis_pair = st.selectbox("Axes", **side.axis_pair.bind(range(len(labels)), labels.__getitem__), width=130)
+        axis_pair = side.axis_pair.draw(range(len(labels)), labels.__getitem__, width=130)
     if side is SECOND:
         embedder = st.selectbox(
             "Embedding", **side.embedder.bind(list(EMBEDDINGS), EMBEDDINGS.__getitem__), width=140,
             help="A new embedder is fitted to the states of this snapshot in the background.",
         )  # fmt: skip
     if method in BACKGROUND or embedder != OWN:
-        n_landmarks = st.selectbox(
-            "Landmarks", **side.n_landmarks.bind(LANDMARK_COUNTS, format_count, default=_DEFAULT_LANDMARKS), width=110,
-            help="Number of nodes in the layout, sampled evenly over return and time. The other nodes are placed "
-            "between them.",
-        )  # fmt: skip
-        seed = st.number_input(
-            "Seed", **side.seed.bind(), step=1, width=100,
-            help="Seed of the landmarks and of the method. The same seed gives the same map.",
-        )  # fmt: skip
+        n_landmarks = side.n_landmarks.draw(LANDMARK_COUNTS, format_count, default=_DEFAULT_LANDMARKS, width=110)
+        seed = side.seed.draw(width=100)
     return ProjectionChoice(
         method=str(method),
         pair=int(axis_pair or 0),
@@ -520,7 +511,7 @@ def _project(choice: MapChoice) -> MemoryMap:
     if projection.method not in BACKGROUND:
         return MemoryMap(choice, pca, "pca", "PCA", snapshot)
     if count_distinct_embeddings(snapshot.embedding) < MIN_POINTS:
-        name = METHODS[projection.method]
+        name = METHOD_NAMES[projection.method]
         st.info(f"{name} needs at least {MIN_POINTS} nodes with different embeddings. The map shows PCA.")
         return MemoryMap(choice, pca, "pca", "PCA", snapshot)
     stored = _get_or_offer_projection(choice, projection.method)
@@ -551,7 +542,7 @@ def _project_new_embedding(choice: MapChoice) -> MemoryMap:
 def _get_or_offer_projection(choice: MapChoice, method: str) -> tuple[LabeledPoints, str] | None:
     """Return the stored coordinates and their name. If there are none, draw the button that computes them."""
     snapshot, projection = choice.snapshot, choice.projection
-    name = METHODS[method]
+    name = METHOD_NAMES[method]
     n = min(projection.n, snapshot.size)
     embedder = None if projection.embedder == OWN else projection.embedder
     params = make_projection_params(method, n=n, seed=projection.seed, embedder=embedder)

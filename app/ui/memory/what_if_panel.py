@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from math import isfinite
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import streamlit as st
@@ -13,9 +13,7 @@ from app.analysis.format import escape_markdown, format_count, format_number, fo
 from app.analysis.samples import NEEDS_WHOLE
 from app.analysis.what_if import (
     GateRules,
-    Lookup,
     Stream,
-    Successor,
     WhatIfResult,
     WhatIfSettings,
     evaluate_what_if,
@@ -23,12 +21,13 @@ from app.analysis.what_if import (
     read_gate_rules,
     tabulate_what_if,
 )
-from app.figures.named.what_if import RecomputedGate
+from app.figures.named.what_if import RecomputedGate, WhatIfOptions
 from app.figures.registry import draw_chart
 from app.ui import memory_data, messages, run_data
 from app.ui.memory.snapshot_map import MapChoice
-from app.ui.page_state import Choice, Flag
+from app.ui.page_state import Flag
 from app.ui.widgets import canvas, pin, result_table
+from app.ui.widgets.option_widget import OptionWidget
 from emtc_core.metrics import CLOSED_BELOW
 from storage.queries.memory import Snapshot
 from storage.runs.rows import RunRow
@@ -39,20 +38,12 @@ RECORDED = "recorded"
 TAU_FACTORS = [f"{float(f'{factor:.3g}'):g}" for factor in np.geomspace(0.1, 10, 17)]
 TAUS = [RECORDED, "0.1", "0.2", "0.3", "0.45", "0.6", "0.8", "1.2", "1.5", "2", "3", "5", "10", "30", "100"]
 DELTA_FACTORS = [RECORDED, *(f"{float(f'{factor:.3g}'):g}" for factor in np.geomspace(1, 1e4, 17))]
-_LOOKUPS = {"nearest": "nearest node", "written": "node written by Algorithm 2"}
-_SUCCESSORS = {"nn": "node of the next state", "link": "stored link"}
 _IS_OPEN = Flag("what_if", PAGE)
-_TAU_FIXED, _TAU_FACTOR, _DELTA_FACTOR, _LOOKUP, _SUCCESSOR = (
-    Choice(f"wi_{name}", PAGE) for name in ("tau_fixed", "tau", "delta", "lookup", "next")
-)
-_HELP = {
-    "tau": "Multiplies every recorded τ, of the transitions and of the snapshot.",
-    "fixed": "Replaces the schedule by one τ, as in the paper's study of τ.",
-    "delta": "Merges the nodes again within this multiple of the run's δ, by Algorithm 2, in the order in which they "
-    "were written. ×1 merges nodes that a refit of the embedder has moved within δ. 'recorded' merges no nodes.",
-    "lookup": "gate.lookup: the merged node that gives H of a state. It has no effect without merging.",
-    "successor": "gate.successor: the node that gives H of the next state. It has no effect without merging.",
-}
+_TAU_FIXED = OptionWidget(WhatIfOptions, "tau_fixed", PAGE)
+_TAU_FACTOR = OptionWidget(WhatIfOptions, "tau_factor", PAGE, kind="slider")
+_DELTA_FACTOR = OptionWidget(WhatIfOptions, "delta_factor", PAGE, kind="slider")
+_LOOKUP = OptionWidget(WhatIfOptions, "lookup", PAGE)
+_SUCCESSOR = OptionWidget(WhatIfOptions, "successor", PAGE)
 
 
 @st.fragment
@@ -93,31 +84,20 @@ def _choose_settings(rules: GateRules, *, is_sample: bool) -> WhatIfSettings:
         return option if option == RECORDED else f"×{option}"
 
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        fixed_tau = str(st.selectbox("τ [return]", **_TAU_FIXED.bind(TAUS), help=_HELP["fixed"], width=120))
-        tau_factor = st.select_slider(
-            "τ × recorded", **_TAU_FACTOR.bind(TAU_FACTORS, format_factor, default="1"),
-            help=_HELP["tau"], disabled=fixed_tau != RECORDED, width=200,
-        )  # fmt: skip
+        fixed_tau = str(_TAU_FIXED.draw(TAUS, width=120))
+        tau_factor = _TAU_FACTOR.draw(
+            TAU_FACTORS, format_factor, default="1", disabled=fixed_tau != RECORDED, width=200
+        )
         only_tau = WhatIfSettings(
             tau_factor=float(tau_factor), tau_fixed=None if fixed_tau == RECORDED else float(fixed_tau)
         )
         if is_sample:
             st.caption(f"Another δ or source of H needs {NEEDS_WHOLE}.")
             return only_tau
-        delta_factor = st.select_slider(
-            f"δ × {rules.memory.delta:g}", **_DELTA_FACTOR.bind(DELTA_FACTORS, format_factor),
-            help=_HELP["delta"], width=200,
-        )  # fmt: skip
+        delta_factor = _DELTA_FACTOR.draw(DELTA_FACTORS, format_factor, label=f"δ × {rules.memory.delta:g}", width=200)
         is_merging = delta_factor != RECORDED
-        lookup = st.selectbox(
-            "H(s) source", **_LOOKUP.bind(get_args(Lookup), _LOOKUPS.__getitem__, default=rules.gate.lookup),
-            help=_HELP["lookup"], disabled=not is_merging, width=175,
-        )  # fmt: skip
-        successor = st.selectbox(
-            "H(s′) source",
-            **_SUCCESSOR.bind(get_args(Successor), _SUCCESSORS.__getitem__, default=rules.gate.successor),
-            help=_HELP["successor"], disabled=not is_merging, width=175,
-        )  # fmt: skip
+        lookup = _LOOKUP.draw(default=rules.gate.lookup, disabled=not is_merging, width=175)
+        successor = _SUCCESSOR.draw(default=rules.gate.successor, disabled=not is_merging, width=175)
     return replace(
         only_tau,
         delta_factor=float(delta_factor) if is_merging else None,

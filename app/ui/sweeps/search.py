@@ -16,7 +16,7 @@ import streamlit as st
 from app.analysis.format import MISSING as NO_VALUE
 from app.analysis.format import escape_markdown, format_count
 from app.analysis.settings import write_value
-from app.jobs.sweeps.control import create_sweep, remake_plan, start_in_background
+from app.jobs.sweeps.control import remake_plan, start_sweep
 from app.jobs.sweeps.file import write_sweep_file
 from app.jobs.sweeps.plan import Plan, plan_more_seeds
 from app.jobs.sweeps.study import MISSING, RUN, describe_settings, find_best_trial, find_study
@@ -196,8 +196,7 @@ def _open_or_start(plan: Plan, jobs: int, is_existing: bool) -> None:
     """Start the sweep of a plan unless it exists, and select it."""
     try:
         if not is_existing:
-            create_sweep(data.database(), plan, jobs=jobs)
-            start_in_background(data.database(), plan.id, jobs=jobs)
+            start_sweep(data.database(), plan, jobs=jobs)
     except EmtcError as exc:
         st.session_state[_ERROR] = exc
         return

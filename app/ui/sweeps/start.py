@@ -9,7 +9,7 @@ from app.analysis.format import escape_markdown, format_count, format_duration, 
 from app.analysis.settings import name_algo
 from app.jobs.gpu import describe_mps, find_gpu
 from app.jobs.launch import describe_speed
-from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, estimate_cost, start_in_background
+from app.jobs.sweeps.control import check_plan, default_jobs, estimate_cost, start_sweep
 from app.jobs.sweeps.file import list_templates, parse_sweep, read_template
 from app.jobs.sweeps.plan import Plan, make_plan
 from app.ui import data, messages
@@ -123,9 +123,7 @@ def _show_start_button(plan: Plan, jobs: int) -> None:
     if not st.button(label, type="primary", icon=":material/play_arrow:", key="sweep_start", disabled=is_disabled):
         return
     try:
-        create_sweep(data.database(), plan, jobs=jobs)
-        if existing is None or not existing.has_worker:
-            start_in_background(data.database(), plan.id, jobs=jobs)
+        start_sweep(data.database(), plan, jobs=jobs)
     except EmtcError as exc:
         messages.error(exc)
         return

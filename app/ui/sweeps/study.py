@@ -6,14 +6,15 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
-from app.analysis.compared import ComparedRuns
+from app.analysis.curve_reader import RunTables
 from app.analysis.format import escape_markdown
 from app.analysis.published import PublishedStudy, find_published
 from app.analysis.tables import Table
+from app.analysis.varied_settings import list_varied_settings
 from app.figures.kinds import AnyFigure
 from app.figures.named.comparisons import ComparisonOptions
-from app.figures.named.curves import join_finals, read_comparison
-from app.figures.named.setting_effect import SettingEffectOptions, list_varied_settings
+from app.figures.named.curves import read_comparison, read_finals
+from app.figures.named.setting_effect import SettingEffectOptions
 from app.figures.options import RateOptions, ResultOptions, SeedResultOptions
 from app.figures.registry import TABLES, find_figure
 from app.ui import data, messages
@@ -52,26 +53,26 @@ def show(sweep: Sweep) -> None:
         messages.empty("No run of this sweep has been evaluated yet.", "The result appears after the first evaluation.")
         return
     options = ResultOptions(rate=_RATE.draw())
-    compared = read_comparison(data.database(), runs, options)
+    tables = read_comparison(data.database(), runs, options)
     if not sweep.trials:  # each trial of a search has one seed
         with messages.guarded():
-            _show_result(sweep, compared, options)
-    _show_study(sweep, runs, compared, options)
+            _show_result(sweep, tables, options)
+    _show_study(sweep, runs, tables, options)
     pin.show_more("sweeps", runs, rate=options.rate)
 
 
-def _show_result(sweep: Sweep, runs: ComparedRuns, options: ResultOptions) -> None:
+def _show_result(sweep: Sweep, tables: RunTables, options: ResultOptions) -> None:
     """Draw the final win rates with intervals, and the differences to a reference variant with verdicts."""
     st.markdown("#### Result")
-    rates = TABLES["win-rates"].tabulate(runs, SeedResultOptions(rate=options.rate, band="ci"))
+    rates = TABLES["win-rates"].tabulate(tables, SeedResultOptions(rate=options.rate, band="ci"))
     result_table.show(rates, key="sweep-win-rates", stem=f"win-rates-{sweep.id}")
-    reference = reference_choice.choose_reference(join_finals(runs, options))
-    tests = TABLES["comparisons"].tabulate(runs, ComparisonOptions.select({"rate": options.rate, **reference}))
+    reference = reference_choice.choose_reference(read_finals(tables, options, options.rate))
+    tests = TABLES["comparisons"].tabulate(tables, ComparisonOptions.select({"rate": options.rate, **reference}))
     if len(tests):
         result_table.show(tests, key="sweep-comparisons", stem=f"comparisons-{sweep.id}", titles=_TEST_TITLES)
 
 
-def _show_study(sweep: Sweep, runs: Sequence[RunRow], compared: ComparedRuns, options: ResultOptions) -> None:
+def _show_study(sweep: Sweep, runs: Sequence[RunRow], tables: RunTables, options: ResultOptions) -> None:
     sweep_file = sweep.plan.get("file", {})
     default = str(sweep_file.get("study", "learning-curves"))
     default = default if default in _NAMES else "learning-curves"
@@ -84,7 +85,9 @@ def _show_study(sweep: Sweep, runs: Sequence[RunRow], compared: ComparedRuns, op
         study = default if str(selected) == _DEFAULT else str(selected)
         kind = find_figure(_FIGURES.get(study, study))
         facts = {"rate": options.rate}
-        settings = list_varied_settings(join_finals(compared, options).seeds) if study == _SETTING_EFFECT else []
+        settings: list[str] = []
+        if study == _SETTING_EFFECT:
+            settings = list_varied_settings(read_finals(tables, options, options.rate))
         if settings:
             swept = {*sweep_file.get("grid", {}), *((sweep_file.get("random") or {}).get("ranges", {}))}
             settings.sort(key=lambda key: key not in swept)  # a stable sort: the settings of the grid first

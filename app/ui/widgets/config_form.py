@@ -32,7 +32,7 @@ SECTION_TITLES: Final = {
     "curiosity": "EMC: curiosity",
     "ec": "EMC: episodic control",
 }
-LABELS: Final = {
+_LABELS: Final = {
     "memory.delta": "Merge radius δ",
     "gate.successor": "H(s′) source",
     "gate.lookup": "H(s) source",
@@ -41,7 +41,7 @@ LABELS: Final = {
     "incentive.on_miss": "No neighbor within δ",
 }
 """Labels of the settings whose name alone does not describe them."""
-SYMBOLS: Final = {
+_SYMBOLS: Final = {
     "gate.tau_start": "τ_start",
     "gate.tau_end": "τ_end",
     "gate.delta_scale": "scale of Δ_mem",
@@ -58,21 +58,21 @@ SYMBOLS: Final = {
 _MAX_CHARACTERS = 40
 
 
-def label_of(info: FieldInfo) -> str:
+def write_label(info: FieldInfo) -> str:
     """Return a setting's label, with its symbol and its unit."""
-    name = LABELS.get(info.key) or info.key.rpartition(".")[2].replace("_", " ")
-    if symbol := SYMBOLS.get(info.key):
+    name = _LABELS.get(info.key) or info.key.rpartition(".")[2].replace("_", " ")
+    if symbol := _SYMBOLS.get(info.key):
         name = f"{name} {symbol}"
     return f"{name} [{info.unit}]" if info.unit else name
 
 
 def matches(info: FieldInfo, search: str) -> bool:
     """Whether a setting's key, label, meaning and choices contain all words of a search."""
-    text = f"{info.key} {label_of(info)} {info.description} {' '.join(info.choices)}".casefold()
+    text = f"{info.key} {write_label(info)} {info.description} {' '.join(info.choices)}".casefold()
     return all(word in text for word in search.casefold().split())
 
 
-def help_of(info: FieldInfo) -> str:
+def write_help(info: FieldInfo) -> str:
     """Return a setting's meaning, its bounds, and its key on the command line."""
     bounds = []
     if info.minimum is not None:
@@ -105,12 +105,14 @@ def integer_field(
         width: Width of the field [pixels].
     """
     if isinstance(key, str):
-        name, bound = key, BoundText(key=key, on_change=lambda: None, max_chars=_MAX_CHARACTERS)
+        name = key
+        bound = BoundText(key=key, on_change=lambda: None, max_chars=_MAX_CHARACTERS)
     else:
-        name, bound = key.name, key.bind()
+        name = key.name
+        bound = key.bind()
     text = st.text_input(label, **bound, placeholder=str(default), help=help_text, width=width or "stretch")
     try:
-        return read(text or "", key=name, default=default, low=low, high=high)
+        return _parse_integer(text or "", key=name, default=default, low=low, high=high)
     except ConfigError as exc:
         with st.container(key=f"wrong-{name}"):
             fault = describe_fault(exc.faults[0], with_key=False)
@@ -118,7 +120,7 @@ def integer_field(
         return None
 
 
-def read(text: str, *, key: str, default: int, low: int, high: int) -> int:
+def _parse_integer(text: str, *, key: str, default: int, low: int, high: int) -> int:
     """Parse the text of the field `key`; an empty text is `default`.
 
     Raises:

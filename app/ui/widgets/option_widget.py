@@ -1,6 +1,6 @@
 """The widget of one option of a figure, bound to a parameter of the URL.
 
-Label, tooltip, choices and the name in the URL are those of the option in the model of the figure.
+Label, tooltip, choices, limits and the name in the URL are those of the option in the model of the figure.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,10 +9,10 @@ from typing import Any, Literal
 import streamlit as st
 
 from app.figures.options import Options
-from app.ui.page_state import Choice, Choices, Flag, Parameter, Text
+from app.ui.page_state import Choice, Choices, Flag, Integer, Parameter, Text
 from app.ui.widgets import config_form
 
-WidgetKind = Literal["select", "buttons", "pills", "multiselect", "toggle", "count", "text"]
+WidgetKind = Literal["select", "buttons", "slider", "pills", "multiselect", "toggle", "number", "count", "text"]
 _LARGEST_COUNT = 10**9
 
 
@@ -23,8 +23,9 @@ class OptionWidget:
         options: Model of the options of a figure.
         name: Name of the option.
         pages: Pages with the option.
-        kind: One of several values: select or buttons. Several values: pills or multiselect. True or false: toggle. A
-            number that is typed, such as 20k: count. Another text: text.
+        kind: One of several values: select, buttons or slider. Several values: pills or multiselect. True or false:
+            toggle. A whole number: number, or count if it is typed as a text such as 20k. Another text: text.
+        prefix: Start of the name in the URL, if a page has the option twice.
         separator: Between several values in the URL. If empty, the parameter is repeated.
         pins_default: Whether a pinned view contains the default, too, because later versions may change it.
     """
@@ -35,20 +36,25 @@ class OptionWidget:
         name: str,
         *pages: str,
         kind: WidgetKind = "select",
+        prefix: str = "",
         separator: str = ",",
         pins_default: bool = False,
     ) -> None:
-        self.option = options.get_option(name)
+        self.option = option = options.get_option(name)
         self.kind = kind
+        url_name = f"{prefix}{option.parameter}"
         self.parameter: Parameter[Any]
         if kind == "toggle":
-            self.parameter = Flag(self.option.parameter, *pages, default=self.option.default)
+            self.parameter = Flag(url_name, *pages, default=option.default)
+        elif kind == "number":
+            limits = {"low": option.minimum, "high": option.maximum}
+            self.parameter = Integer(url_name, *pages, default=option.default, **limits)
         elif kind in ("count", "text"):
-            self.parameter = Text(self.option.parameter, *pages)
+            self.parameter = Text(url_name, *pages)
         elif kind in ("pills", "multiselect"):
-            self.parameter = Choices(self.option.parameter, *pages, separator=separator)
+            self.parameter = Choices(url_name, *pages, separator=separator)
         else:
-            self.parameter = Choice(self.option.parameter, *pages, pins_default=pins_default)
+            self.parameter = Choice(url_name, *pages, pins_default=pins_default)
 
     def select(self) -> Any:
         """Return the choice that the URL contains, without a widget."""
@@ -61,10 +67,8 @@ class OptionWidget:
         format_func: Callable[[Any], str] | None = None,
         *,
         default: Any = None,
-        help: str = "",
-        placeholder: str | None = None,
-        width: int | Literal["stretch"] = "stretch",
         on_change: Callable[[], None] | None = None,
+        **arguments: Any,
     ) -> Any:
         """Draw the widget and return the value. A count is 0 if its text is empty or is not a number.
 
@@ -72,31 +76,33 @@ class OptionWidget:
             choices: The values to choose from. Default: those of the option.
             format_func: Text of a value. Default: that of the option.
             default: The default choice. Default: the first one; of several values, none.
-            help: Tooltip. Default: that of the option.
-            placeholder: Text in an empty field.
-            width: Width of the widget [pixels].
             on_change: Called after a change.
+            arguments: Further arguments of Streamlit's widget, such as width. They replace label and help (the tooltip)
+                of the option.
         """
         option, parameter = self.option, self.parameter
-        label, texts, tooltip = option.label, option.choices, help or option.tooltip_text or None
+        arguments = {"label": option.label, "help": option.tooltip_text or None} | arguments
         if isinstance(parameter, Flag):
-            return st.toggle(label, **parameter.bind(on_change), help=tooltip)
+            return st.toggle(**arguments, **parameter.bind(on_change))
+        if isinstance(parameter, Integer):
+            return st.number_input(**arguments, **parameter.bind(on_change), step=1)
+        if isinstance(parameter, Text) and self.kind == "count":
+            limits = {"default": option.default, "low": 0, "high": _LARGEST_COUNT}
+            count = config_form.integer_field(option.label, key=parameter, help_text=option.tooltip_text, **limits)
+            return count or 0
         if isinstance(parameter, Text):
-            if self.kind == "count":
-                count = config_form.integer_field(
-                    label, key=parameter, default=0, low=0, high=_LARGEST_COUNT, help_text=tooltip
-                )
-                return count or 0
-            return st.text_input(label, **parameter.bind(on_change), help=tooltip, placeholder=placeholder, width=width)
-        values = list(texts) if choices is None else list(choices)
-        describe = format_func or (lambda value: texts.get(value, str(value)))
+            return st.text_input(**arguments, **parameter.bind(on_change))
+        values = list(option.choices) if choices is None else list(choices)
+        describe = format_func or (lambda value: option.choices.get(value, str(value)))
         if isinstance(parameter, Choices):
             bound = parameter.bind(values, describe, default=default or (), on_change=on_change)
             if self.kind == "pills":
-                return st.pills(label, **bound, selection_mode="multi", help=tooltip)
-            return st.multiselect(label, **bound, help=tooltip, placeholder=placeholder, width=width)
+                return st.pills(**arguments, **bound, selection_mode="multi")
+            return st.multiselect(**arguments, **bound)
         assert isinstance(parameter, Choice)
         bound = parameter.bind(values, describe, default=default, on_change=on_change)
         if self.kind == "buttons":
-            return st.segmented_control(label, **bound, required=True, help=tooltip)
-        return st.selectbox(label, **bound, help=tooltip, width=width)
+            return st.segmented_control(**arguments, **bound, required=True)
+        if self.kind == "slider":
+            return st.select_slider(**arguments, **bound)
+        return st.selectbox(**arguments, **bound)

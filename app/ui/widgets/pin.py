@@ -96,35 +96,50 @@ def _show_downloads(figure: AnyFigure, key: str, stem: str, sources: Sequence[st
 def _choose_image_options(figure: AnyFigure, key: str) -> ImageOptions:
     """Draw the widgets for width, font and names of an image. If their expander is closed, the last choice counts."""
     expander = st.expander("Width, font, names", key=f"{key}-image", on_change="rerun")
-    store = f"{key}-image-options"
-    chosen: ImageOptions = st.session_state.get(store, DEFAULT_IMAGE_OPTIONS)
+    store_key = f"{key}-image-options"
+    chosen: ImageOptions = st.session_state.get(store_key, DEFAULT_IMAGE_OPTIONS)
     if not expander.open:
         return _drop_unknown_labels(figure, chosen)
-    descriptions, values = ImageOptions.list_options(), chosen.model_dump()
     with expander:
-        for name in ("width", "font", "line_names"):
-            option = descriptions[name]
-            text_by_value = {getattr(ImageOptions.read({name: text}), name): text for text in option.choices}
-            st.session_state.setdefault(f"{key}-{name}", text_by_value[values[name]])
-            values[name] = st.selectbox(
-                option.label, list(option.choices), format_func=option.choices.__getitem__,
-                key=f"{key}-{name}", help=option.tooltip_text,
-            )  # fmt: skip
-        no_title, label = descriptions["no_title"], descriptions["label"]
-        st.session_state.setdefault(f"{key}-no_title", chosen.no_title)
-        values["no_title"] = st.toggle(no_title.label, key=f"{key}-no_title", help=no_title.tooltip_text)
-        st.session_state.setdefault(f"{key}-label", "\n".join(map("=".join, chosen.labels)))
-        values["label"] = st.text_area(
-            label.label, key=f"{key}-label", placeholder="A=B", height=80, help=label.tooltip_text
-        )
-        try:
-            options = ImageOptions.read(values)
-            replace_labels(figure, options.labels)
-        except ConfigError as exc:
-            st.error(escape_markdown(str(exc)), icon=":material/error:")
-            options = ImageOptions.read(values | {"label": ()})
-    st.session_state[store] = options
+        options = _draw_image_options(figure, chosen, key)
+    st.session_state[store_key] = options
     return options
+
+
+def _draw_image_options(figure: AnyFigure, chosen: ImageOptions, key: str) -> ImageOptions:
+    """Draw a widget for each option of an image; return the selected options.
+
+    Args:
+        figure: The figure, whose texts can be replaced.
+        chosen: The options that are shown first.
+        key: Start of the keys of the widgets.
+    """
+    options = ImageOptions.list_options()
+    values = chosen.model_dump()
+    for name in ("width", "font", "line_names"):
+        option = options[name]
+        # The session stores the value, for example 6.75 inches. The widget shows a text, for example "6.75in".
+        text_by_value = {ImageOptions.read({name: text}).model_dump()[name]: text for text in option.choices}
+        st.session_state.setdefault(f"{key}-{name}", text_by_value[values[name]])
+        values[name] = st.selectbox(
+            option.label, list(option.choices), format_func=option.choices.__getitem__,
+            key=f"{key}-{name}", help=option.tooltip_text,
+        )  # fmt: skip
+    option = options["no_title"]
+    st.session_state.setdefault(f"{key}-no_title", chosen.no_title)
+    values["no_title"] = st.toggle(option.label, key=f"{key}-no_title", help=option.tooltip_text)
+    option = options["label"]
+    st.session_state.setdefault(f"{key}-label", "\n".join(map("=".join, chosen.labels)))
+    values["label"] = st.text_area(
+        option.label, key=f"{key}-label", placeholder="A=B", height=80, help=option.tooltip_text
+    )
+    try:
+        selected = ImageOptions.read(values)
+        replace_labels(figure, selected.labels)
+    except ConfigError as exc:
+        st.error(escape_markdown(str(exc)), icon=":material/error:")
+        return ImageOptions.read(values | {"label": ()})
+    return selected
 
 
 def _drop_unknown_labels(figure: AnyFigure, options: ImageOptions) -> ImageOptions:

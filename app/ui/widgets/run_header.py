@@ -9,10 +9,10 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
+from app.analysis.curve_reader import select_points
 from app.analysis.finals import LAST_TENTH, compute_final_rate
 from app.analysis.format import MISSING, escape_markdown, format_count, format_duration, format_number, format_percent
 from app.analysis.quantities import ROBUST, SUCCESS_RATE, get_success_threshold
-from app.analysis.series import SeedRun, split_curves
 from app.analysis.settings import is_gate_off, name_algo
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, messages, run_data, view
@@ -158,10 +158,11 @@ def _compute_final_robust_rate(run: RunRow, evaluations: pd.DataFrame) -> float 
     """Compute the final robust win rate; None if the run has not finished or has no robust evaluations."""
     if run.status != "finished" or not len(evaluations):
         return None
-    curve = split_curves(evaluations.assign(run_id=run.id), ROBUST).get(run.id)
-    if curve is None:
+    points = select_points(evaluations.assign(run_id=run.id), ROBUST)
+    if not len(points):
         return None
-    return compute_final_rate(SeedRun(run.id, {}, curve, target_steps=run.target_steps), LAST_TENTH)
+    steps, values = points["env_step"].to_numpy(), points["value"].to_numpy()
+    return compute_final_rate(steps, values, budget=run.target_steps, rule=LAST_TENTH)
 
 
 def _describe_evaluation(evaluations: pd.DataFrame) -> str:
