@@ -91,13 +91,10 @@ def _read_rows(source: _Source) -> list[RunRow]:
 
 def shared_metrics(run_ids: Sequence[str]) -> list[str]:
     """List the metrics that at least one of these runs recorded."""
-    names = {name for url, _, ids in _split_by_database(run_ids) for name in _list_metrics(url, tuple(ids))}
+    names: set[str] = set()
+    for url, _, ids in _split_by_database(run_ids):
+        names.update(data.cached(stored_curves.list_logged_metrics, ttl=5, url=url)(ids))
     return sort_metrics(names)
-
-
-@st.cache_data(ttl=5, max_entries=32, show_spinner=False)
-def _list_metrics(url: str, run_ids: tuple[str, ...]) -> list[str]:
-    return stored_curves.list_logged_metrics(data.open_url(url), run_ids)
 
 
 def decided_by_return(run_ids: Sequence[str]) -> bool:
@@ -117,7 +114,7 @@ def get_bundle_run_names(run_ids: Sequence[str]) -> dict[str, str]:
     result: dict[str, str] = {}
     for url, bundle, ids in _split_by_database(run_ids):
         if bundle is not None:
-            names = runs.find_run_names(data.open_url(url), ids)
+            names = data.cached(runs.find_run_names, ttl=5, url=url)(ids)
             result |= {
                 view.name_bundle_run(run_id, bundle.key): _add_bundle_name(names[run_id], bundle)
                 for run_id in ids

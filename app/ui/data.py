@@ -103,7 +103,9 @@ def _get_database(url: str) -> Database:
     return open_url(url)
 
 
-def cached(query: Callable[Concatenate[Database, P], R], ttl: float, *, spinner: str | bool = False) -> Callable[P, R]:
+def cached(
+    query: Callable[Concatenate[Database, P], R], ttl: float, *, url: str = "", spinner: str | bool = False
+) -> Callable[P, R]:
     """Return a function that calls `query(database(), …)` and caches the result by its other arguments.
 
     All sessions that show the same database share the results. Each call returns a copy of the result.
@@ -114,12 +116,13 @@ def cached(query: Callable[Concatenate[Database, P], R], ttl: float, *, spinner:
     Args:
         query: A function of a module, not a lambda: the cache exists once for each function and `ttl`.
         ttl: Maximum age of a result [s].
+        url: URL of another database, for example of a bundle. Default: the database of this session.
         spinner: Text on the page while the query runs.
     """
     read = _make_cache(query, ttl, spinner)
 
     def read_database(*args: P.args, **named: P.kwargs) -> R:
-        return read(database_url(), *args, **named)
+        return read(url or database_url(), *args, **named)
 
     return read_database
 

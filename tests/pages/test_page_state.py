@@ -55,7 +55,7 @@ VIEWS = {
     "sql": {"q": "select 1", "table": "metrics", "rows": "100"},
     "disk": {},
     "health": {"unread": "true"},
-    "method": {"part": "Presets", "algo": "qmix", "presets": "emu_code", "gamma": "0.9", "seed": "4", "find": "tau"},
+    "method": {"part": "Presets", "algo": "qmix", "presets": "emu_code", "find": "tau"},
     "guide": {"page": "sweeps", "q": "seed"},
 }
 """Page → parameters of a changed view, for each page of the navigation."""
@@ -124,7 +124,7 @@ def test_a_pin_of_a_changed_view_opens_the_same_view(seeded, monkeypatch, page):
         ("compare", {"y": "nothing"}, "Shown instead: win rate"),
         ("compare", {"budget": "nothing"}, "Shown instead: most common length"),
         ("replay", {"t": "soon"}, "It is ignored"),
-        ("method", {"gamma": "7"}, "Shown instead: 0.99"),
+        ("live", {"smoothing": "7"}, "Shown instead: 0.0"),
     ],
 )
 def test_a_value_that_is_not_found_is_named_in_one_line(seeded, page, query, shown):

@@ -67,7 +67,8 @@ def describe_file(bundle: Bundle) -> str:
 
 def _show_bundle(bundle: Bundle) -> None:
     try:
-        page = run_page(data.open_url(bundle.url), RunFilter(visibility="all"), sort="-created", limit=MAX_ROWS)
+        read_page = data.cached(run_page, ttl=1, url=bundle.url)
+        page = read_page(RunFilter(visibility="all"), sort="-created", limit=MAX_ROWS)
     except EmtcError as exc:
         st.markdown(f"**{escape_markdown(bundle.name)}**")
         messages.error(exc)
