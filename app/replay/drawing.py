@@ -31,7 +31,7 @@ from PIL import Image
 
 from app.figures.kinds.chart import Chart, Panel
 from app.figures.named.trajectories import NAMES
-from app.figures.render.matplotlib_view import make_style
+from app.figures.render.matplotlib_style import make_style
 from app.figures.theme import SPEED_COLOR, VIRIDIS, Mode, format_mathtext, replace_unprintable
 from app.replay.layout import (
     NEUTRAL_TEAM,

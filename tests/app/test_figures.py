@@ -21,7 +21,7 @@ from app.figures.named.live import compute_chance_accuracy
 from app.figures.named.trajectories import draw_trajectory
 from app.figures.render.export import EXPORT_FORMATS, export_figure
 from app.figures.render.lines_view import draw_chart, wrap_text
-from app.figures.render.matplotlib_view import make_style, to_image
+from app.figures.render.matplotlib_style import make_style
 from app.figures.render.plotly_view import to_plotly
 from app.figures.run_charts import (
     GATE_METRICS,
@@ -385,14 +385,14 @@ def test_chart_without_lines_has_an_empty_table():
 def test_a_name_that_no_svg_may_hold_leaves_a_readable_file() -> None:
     line = Line("\x1b[2J\x9b31mred", "#336699", np.arange(3.0), np.arange(3.0), label="a\x00b")
     chart = Chart("c", "\x1btitle", "x", (Panel("\x07panel", "", (line, line)),), "cap\x1btion", "")
-    assert ElementTree.fromstring(to_image(chart, "svg", sources=["run \x1b"])).tag.endswith("svg")
+    assert ElementTree.fromstring(export_figure(chart, "svg", sources=["run \x1b"])).tag.endswith("svg")
 
 
 def test_numbers_beyond_what_axes_can_hold_are_left_out() -> None:
     line = Line(
         "run", "#336699", np.arange(3.0), np.array([1.0, -1e308, 1e308]), low=np.full(3, -1e308), high=np.ones(3)
     )
-    assert to_image(Chart("c", "t", "x", (Panel("p", "", (line,)),), "", ""), "png")
+    assert export_figure(Chart("c", "t", "x", (Panel("p", "", (line,)),), "", ""), "png")
 
 
 @pytest.mark.parametrize("width", [3.25, 6.75])

@@ -16,8 +16,8 @@ from app.analysis.selection import NODE_QUANTITIES, NodeSelection, list_nodes, t
 from app.figures.kinds.maps import Cloud, Maps, compute_color_limits
 from app.figures.named.memories import REGION_NODES, find_contrast
 from app.figures.named.memory_map import draw_selection
+from app.figures.render.export import export_figure
 from app.figures.render.maps_views import draw_points, make_color_scale
-from app.figures.render.matplotlib_view import to_image
 from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import BINARY_COLORS, RED_GREEN, VIRIDIS, VIRIDIS_ON_DARK
 from emtc_core.errors import ConfigError
@@ -190,7 +190,7 @@ def test_nodes_without_effect_of_the_gate_are_gray_and_below_in_every_format() -
     assert [len(points.get_offsets()) for points in axes.collections] == [2, 2]
     assert axes.collections[0].get_sizes() < axes.collections[1].get_sizes()
     assert "gray: 0" in cloud.description
-    assert to_image(cloud, "svg")
+    assert export_figure(cloud, "svg")
 
 
 def test_a_dark_map_has_the_color_scale_of_the_dark_page() -> None:
@@ -199,8 +199,8 @@ def test_a_dark_map_has_the_color_scale_of_the_dark_page() -> None:
     for mode, lowest in (("light", VIRIDIS[0]), ("dark", VIRIDIS_ON_DARK[0])):
         for figure in (cloud, Maps("maps", "Maps", (cloud,), "")):
             assert to_plotly(figure, mode=mode).data[0].marker.colorscale[0][1] == lowest
-    dark_image = to_image(replace(cloud, scale=VIRIDIS_ON_DARK), "png", mode="dark")
-    assert to_image(cloud, "png", mode="dark") == dark_image
+    dark_image = export_figure(replace(cloud, scale=VIRIDIS_ON_DARK), "png", mode="dark")
+    assert export_figure(cloud, "png", mode="dark") == dark_image
     assert replace(cloud, scale=RED_GREEN).on_dark_background().colors == RED_GREEN
     binary = replace(cloud, quantity=NODE_QUANTITIES["xi"])
     assert binary.on_dark_background().colors == BINARY_COLORS
@@ -213,5 +213,5 @@ def test_a_map_on_which_the_gate_has_no_effect_at_all_is_drawn(key: str) -> None
     value = np.full(3, quantity.no_effect, np.float32)
     cloud = Cloud("map", "Map", "x", "y", place, place, np.arange(3), value, quantity, "")
     assert not cloud.has_color.any()
-    assert to_image(cloud, "png")
+    assert export_figure(cloud, "png")
     assert len(to_plotly(cloud).data) == 2

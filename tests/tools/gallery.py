@@ -25,7 +25,7 @@ from app.figures.image_options import read_image_options
 from app.figures.kinds.chart import Chart
 from app.figures.registry import FIGURES, TABLES
 from app.figures.render.export import export_figure
-from app.figures.render.matplotlib_view import make_style
+from app.figures.render.matplotlib_style import make_style
 from app.figures.theme import format_mathtext
 from app.jobs.launch import EXAMPLE_STUDY
 from emtc_core.errors import EmtcError

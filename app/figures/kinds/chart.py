@@ -1,6 +1,6 @@
 """Chart: lines in panels, as plain values.
 
-A figure module makes a Chart from data frames. `plotly_view`, `matplotlib_view` and the canvas component draw the same
+A figure module makes a Chart from data frames. `plotly_view`, `lines_view` and the canvas component draw the same
 Chart, so that page, export and notebook show the same values.
 """
 

@@ -1,4 +1,4 @@
-"""Draw Maps and Heatmaps with Matplotlib (`draw_…`, for files) and with Plotly (`plot_…`, for notebooks and HTML).
+"""Draw Clouds, Maps and Heatmaps with Matplotlib (`draw_…`, for files) and Plotly (`plot_…`, for notebooks and HTML).
 
 A heat map shows the number in each cell and a star in the best cell. Cells without a value are empty.
 """
@@ -46,6 +46,24 @@ def draw_maps(maps: Maps, width: float, *, has_title: bool = True) -> Figure:
     if has_title:
         set_title(figure, maps.title)
     return figure
+
+
+def draw_cloud(cloud: Cloud, width: float, *, has_title: bool = True) -> Figure:
+    """Draw a cloud with its color bar, and the paths over it."""
+    drawing = Figure(figsize=(width, 0.78 * width), layout="constrained")
+    ax = drawing.subplots()
+    color_scale = make_color_scale(cloud, cloud.low, cloud.high)
+    alpha = OPACITY_UNDER_TRACES if cloud.traces else 1.0
+    draw_points(ax, cloud, color_scale, area=4 if len(cloud.x) < 20_000 else 1, alpha=alpha)
+    ax.set_xlabel(format_mathtext(cloud.x_label))
+    ax.set_ylabel(format_mathtext(cloud.y_label))
+    if has_title:
+        set_title(drawing, cloud.title)
+    add_color_bar(drawing, color_scale, [ax], cloud)
+    if cloud.traces:
+        draw_traces(ax, cloud.traces)
+        drawing.legend(loc="outside lower center", ncols=1 if width < 4 else 2, frameon=False)
+    return drawing
 
 
 def add_color_bar(figure: Figure, color_scale: ScalarMappable, axes: Sequence[Axes], cloud: Cloud) -> None:
