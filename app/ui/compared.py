@@ -48,7 +48,7 @@ class _Source(NamedTuple):
         return table.assign(run_id=[self.name_run(run_id) for run_id in table["run_id"]])
 
 
-def read_compared(run_ids: Sequence[str]) -> RunTables:
+def read_compared_tables(run_ids: Sequence[str]) -> RunTables:
     """Read the tables of several runs, cached for 5 s, with one SQL statement per database and table.
 
     Args:

@@ -16,7 +16,7 @@ from app.analysis.tables import Column, Table, make_table
 from app.cli.main import run
 from app.figures.figure import FigureKind, PageSection, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.named.curves import LearningCurveOptions, read_comparison
+from app.figures.named.curves import LearningCurveOptions, read_run_tables
 from app.figures.options import Options, RateOptions
 from app.figures.registry import FIGURES, TABLES, find_figure, write_command
 from app.figures.render.export import export_figure
@@ -70,12 +70,12 @@ def draw_toys(runs: RunTables, options: RateOptions) -> Chart:
 
 
 TOYS = TableKind(
-    "toys", tabulate_toys, read_comparison, ToyTableOptions, section=PageSection("compare", "Toy statistics")
+    "toys", tabulate_toys, read_run_tables, ToyTableOptions, section=PageSection("compare", "Toy statistics")
 )
 TOY_CHART = FigureKind(
     "toys",
     draw_toys,
-    read_comparison,
+    read_run_tables,
     RateOptions,
     question="How many toys?",
     section=PageSection("compare", "Toy statistics"),

@@ -364,13 +364,13 @@ def test_chosen_rows_become_the_whole_comparison(several):
 def test_a_refresh_reads_each_curve_table_once(several):
     from app.analysis.curve_reader import read_curves
     from app.ui import data
-    from app.ui.compared import read_compared
+    from app.ui.compared import read_compared_tables
 
     ids = tuple(several[1])
     said_sql: list[str] = []
     event.listen(data.database().reader, "before_cursor_execute", lambda *call: said_sql.append(call[2]))
     for _ in range(2):
-        read_curves(read_compared(ids), "train/loss")
+        read_curves(read_compared_tables(ids), "train/loss")
     for name in (Run.__tablename__, "evaluations", "metrics"):
         assert sum(f"FROM {name}" in " ".join(statement.split()) for statement in said_sql) == 1
 

@@ -38,7 +38,7 @@ from app.analysis.study_plans import StudyVariant
 from app.analysis.tables import MISSING, Cell, Column, Table, make_table
 from app.figures.figure import FigureKind, PageSection, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.named.curves import read_comparison, read_finals, style_comparison
+from app.figures.named.curves import read_finals, read_run_tables, style_comparison
 from app.figures.options import BudgetOptions, FinalRuleOptions, Option, Options, ResultOptions
 from emtc_core.errors import ConfigError, Fault
 
@@ -394,7 +394,7 @@ def _make_profiles_chart(tables: RunTables, options: ResultOptions) -> Chart:
 
 FIGURES = (
     FigureKind(
-        "performance-profile", _make_profiles_chart, read_comparison, ResultOptions,
+        "performance-profile", _make_profiles_chart, read_run_tables, ResultOptions,
         question="Which share of the runs ends above x?", section=_SECTION,
     ),
 )  # fmt: skip
@@ -402,7 +402,7 @@ TABLES = (
     TableKind(
         "comparisons",
         _make_tests_table,
-        read_comparison,
+        read_run_tables,
         ComparisonOptions,
         required_runs=_TABLE_NEEDS,
         section=_SECTION,
@@ -410,7 +410,7 @@ TABLES = (
     TableKind(
         "comparisons-by-rate",
         _make_rates_table,
-        read_comparison,
+        read_run_tables,
         RateComparisonOptions,
         required_runs=f"{_TABLE_NEEDS}, with greedy and robust evaluations",
         section=_SECTION,

@@ -383,7 +383,7 @@ def _describe_distinct_episodes(curves: Curves) -> str:
     return f"Of the {f'{episodes.pop()} ' if len(episodes) == 1 else ''}episodes of an evaluation {numbers}.{coverage}"
 
 
-def read_comparison(db: Database, rows: Sequence[RunRow], options: Options) -> RunTables:
+def read_run_tables(db: Database, rows: Sequence[RunRow], options: Options) -> RunTables:
     """Read the tables from which the curves of the runs are made."""
     return read_tables(db, rows)
 
@@ -505,7 +505,7 @@ def _tabulate_runs(runs: StoredRuns, options: Options) -> Table:
 
 FIGURES = (
     FigureKind(
-        "learning-curves", _draw_learning_curves, read_comparison, LearningCurveOptions,
+        "learning-curves", _draw_learning_curves, read_run_tables, LearningCurveOptions,
         question="How do variants learn, over seeds?",
     ),
     FigureKind(
@@ -513,24 +513,24 @@ FIGURES = (
         question="How does EMTC compare with the baselines?", pages=("compare",),
     ),
     FigureKind(
-        "mu-w", _draw_mu_w, read_comparison, StyledCurveOptions,
+        "mu-w", _draw_mu_w, read_run_tables, StyledCurveOptions,
         question="How does the area under the curve grow?", pages=("compare",),
     ),
     FigureKind(
-        "ablation", _draw_ablation, read_comparison, CurveOptions,
+        "ablation", _draw_ablation, read_run_tables, CurveOptions,
         question="What does each part of EMTC contribute?", pages=("compare",),
     ),
 )  # fmt: skip
 TABLES = (
     TableKind("runs", _tabulate_runs, selects_runs=False),
     TableKind(
-        "win-rates", _tabulate_win_rates, read_comparison, SeedResultOptions,
+        "win-rates", _tabulate_win_rates, read_run_tables, SeedResultOptions,
         section=PageSection("compare", "Win rates"),
     ),
-    TableKind("falls", _tabulate_falls, read_comparison, FallOptions, section=PageSection("compare", "Win rates")),
-    TableKind("mu-w", _tabulate_mu_w, read_comparison, MuWOptions, section=PageSection("compare", "μ̄_w")),
+    TableKind("falls", _tabulate_falls, read_run_tables, FallOptions, section=PageSection("compare", "Win rates")),
+    TableKind("mu-w", _tabulate_mu_w, read_run_tables, MuWOptions, section=PageSection("compare", "μ̄_w")),
     TableKind(
-        "published", _tabulate_published, read_comparison, PublishedOptions,
+        "published", _tabulate_published, read_run_tables, PublishedOptions,
         required_runs=f"finished runs on a map with published win rates: {', '.join(list_published_maps())}",
         section=PageSection("compare", "Published results"),
     ),

@@ -18,7 +18,7 @@ from app.analysis.settings import LABEL, name_run_algo
 from app.analysis.varied_settings import find_number, group_by_settings, list_varied_settings
 from app.figures.figure import FigureKind
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.named.curves import make_subtitle, read_comparison, read_finals
+from app.figures.named.curves import make_subtitle, read_finals, read_run_tables
 from app.figures.options import CenterOptions, Option, ResultOptions
 from app.figures.theme import Style, make_styles
 from emtc_core.config.base import IMPORTED
@@ -122,7 +122,7 @@ def _draw_algo(
 
 FIGURES = (
     FigureKind(
-        _NAME, _draw, read_comparison, SettingEffectOptions,
+        _NAME, _draw, read_run_tables, SettingEffectOptions,
         question="How does the win rate depend on a setting?", pages=("compare",),
     ),
 )  # fmt: skip

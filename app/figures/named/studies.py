@@ -47,8 +47,8 @@ from app.figures.named.curves import (
     clip_fractions,
     draw_line,
     make_subtitle,
-    read_comparison,
     read_finals,
+    read_run_tables,
 )
 from app.figures.options import (
     CenterOptions,
@@ -389,28 +389,28 @@ def _make_table(
 
 FIGURES = (
     FigureKind(
-        "lambda-heatmap", _lambda_heatmap, read_comparison, HeatmapOptions,
+        "lambda-heatmap", _lambda_heatmap, read_run_tables, HeatmapOptions,
         question="Which weights of the two losses are best?",
     ),
     FigureKind(
-        "tau-study", _tau_study, read_comparison, SeedRateOptions, question="Which gate temperature is best?"
+        "tau-study", _tau_study, read_run_tables, SeedRateOptions, question="Which gate temperature is best?"
     ),
     FigureKind(
-        "mu-w-by-delta", _mu_w_by_delta, read_comparison, SeedResultOptions,
+        "mu-w-by-delta", _mu_w_by_delta, read_run_tables, SeedResultOptions,
         question="How good are the embedders at each merge radius?",
     ),
     FigureKind(
-        "augmentation", _augmentation, read_comparison, HeatmapOptions,
+        "augmentation", _augmentation, read_run_tables, HeatmapOptions,
         question="Which masking and noise are best?",
     ),
 )  # fmt: skip
 TABLES = (
     TableKind(
-        "mu-w-embedders", _embedders, read_comparison, EmbedderOptions,
+        "mu-w-embedders", _embedders, read_run_tables, EmbedderOptions,
         required_runs="finished runs with the gate off that differ only in embed.type or memory.delta",
     ),
     TableKind(
-        "augmentation", _augmentation_table, read_comparison, SeedResultOptions,
+        "augmentation", _augmentation_table, read_run_tables, SeedResultOptions,
         required_runs="finished runs with embed.type = tcse that differ only in embed.p_mask or embed.sigma",
     ),
 )  # fmt: skip

@@ -60,7 +60,7 @@ from app.figures.options import BudgetOptions, Options
 from app.figures.registry import draw_chart, find_figure, list_sections, write_command
 from app.ui import data, messages, view
 from app.ui.compare import choice
-from app.ui.compared import decided_by_return, read_compared, shared_metrics
+from app.ui.compared import decided_by_return, read_compared_tables, shared_metrics
 from app.ui.page_state import RUNS, WINDOW, Choice, Choices
 from app.ui.widgets import canvas, pin, reference_choice, result_table
 from app.ui.widgets.option_widget import OptionWidget
@@ -111,7 +111,7 @@ def show(run_ids: list[str]) -> None:
     """Draw everything about these runs."""
     values = _choose_options(run_ids)
     options = LearningCurveOptions.read(values)
-    tables = read_compared(run_ids)
+    tables = read_compared_tables(run_ids)
     _show_curves(tables, options)
     rate = find_rate(options.quantity, options.rate) or options.rate  # the tables have the win rate of the curves
     rates = read_curves(tables, rate=rate)
@@ -162,7 +162,7 @@ def show_newest() -> None:
 @st.cache_resource(ttl=_NEWEST_TTL_S, max_entries=data.MAX_ENTRIES, show_spinner=False)
 def _draw_newest(url: str, run_ids: tuple[str, ...]) -> tuple[Chart, tuple[str, ...]] | None:
     """Draw the curves of runs of this session's database `url`; return the chart and its sources."""
-    tables = read_compared(run_ids)
+    tables = read_compared_tables(run_ids)
     if not select_results(read_curves(tables)).runs:
         return None
     curves = draw_chart("learning-curves", tables, LearningCurveOptions(per_seed=True))
@@ -187,7 +187,7 @@ def _choose_options(run_ids: list[str]) -> dict[str, Any]:
             "has priority. Published results are always of greedy episodes."
         )
         # an interquartile mean of fewer than five seeds is their mean or their median
-        all_curves = select_results(read_curves(read_compared(run_ids)), include_unfinished=True)
+        all_curves = select_results(read_curves(read_compared_tables(run_ids)), include_unfinished=True)
         largest = max(all_curves.seed_counts, default=0)
         centers = [name for name in CENTERS if name != "iqm" or largest >= MIN_IQM_SEEDS]
         values["center"] = _CENTER.draw(centers)

@@ -13,7 +13,7 @@ from app.analysis.tables import Table
 from app.analysis.varied_settings import list_varied_settings
 from app.figures.kinds import AnyFigure
 from app.figures.named.comparisons import ComparisonOptions
-from app.figures.named.curves import read_comparison, read_finals
+from app.figures.named.curves import read_finals, read_run_tables
 from app.figures.named.setting_effect import SettingEffectOptions
 from app.figures.options import RateOptions, ResultOptions, SeedResultOptions
 from app.figures.registry import TABLES, find_figure
@@ -53,7 +53,7 @@ def show(sweep: Sweep) -> None:
         messages.empty("No run of this sweep has been evaluated yet.", "The result appears after the first evaluation.")
         return
     options = ResultOptions(rate=_RATE.draw())
-    tables = read_comparison(data.database(), runs, options)
+    tables = read_run_tables(data.database(), runs, options)
     if not sweep.trials:  # each trial of a search has one seed
         with messages.guarded():
             _show_result(sweep, tables, options)
