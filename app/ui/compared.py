@@ -146,5 +146,5 @@ def _split_by_database(run_ids: Sequence[str]) -> Iterator[tuple[str, Bundle | N
     parts = view.group_by_bundle(run_ids)
     yield data.database_url(), None, parts.pop("", [])
     for key, ids in parts.items():
-        if (bundle := view.find(key)) is not None:
+        if (bundle := view.find_bundle(key)) is not None:
             yield bundle.url, bundle, ids

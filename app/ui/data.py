@@ -42,7 +42,7 @@ def app_url() -> str:
 
 def database_url() -> str:
     """Return the URL of the database that this session shows: the app's database, or an opened bundle."""
-    bundle = view.bundle()
+    bundle = view.get_bundle()
     return bundle.url if bundle else app_url()
 
 

@@ -43,7 +43,7 @@ def error(exc: BaseException, *, as_toast: bool = False) -> None:
 
 def may_act() -> bool:
     """Whether buttons that start, stop, change or delete are enabled. If not, storage refuses these actions, too."""
-    return not is_read_only() and view.bundle() is None
+    return not is_read_only() and view.get_bundle() is None
 
 
 def show_read_only_notice() -> None:

@@ -13,7 +13,8 @@ import streamlit as st
 
 from app.ui.page_state import Choices, Text
 from app.ui.page_url import clear
-from storage.bundles.bundle_cache import Bundle, find_bundle, list_bundles
+from storage.bundles import bundle_cache
+from storage.bundles.bundle_cache import Bundle
 from storage.engine import is_read_only
 
 FROM: Final = Text("from", max_characters=64, is_pinned=False)
@@ -32,9 +33,9 @@ def select_bundle() -> str | None:
     Returns:
         The key of a bundle that the URL names and that does not exist, else None.
     """
-    current = bundle()
+    current = get_bundle()
     key = FROM.read() or (current.key if current else None)
-    selected = find(key) if key else None
+    selected = find_bundle(key) if key else None
     if selected is None:
         st.session_state.pop(_BUNDLE, None)
         FROM.write(None)
@@ -44,14 +45,14 @@ def select_bundle() -> str | None:
     return None
 
 
-def bundle() -> Bundle | None:
+def get_bundle() -> Bundle | None:
     """Return the bundle that this session shows; None if it shows the app's runs."""
     current = st.session_state.get(_BUNDLE)
     return current if isinstance(current, Bundle) else None
 
 
 def switch_to_bundle(new_bundle: Bundle | None) -> None:
-    """Show the runs of a bundle, or the app's runs for None. All page state is deleted, because it is of other runs."""
+    """Show the runs of a bundle, or the app's runs for None. The state of the pages is deleted: it is of other runs."""
     st.session_state.clear()
     clear()
     if new_bundle is not None:
@@ -59,15 +60,15 @@ def switch_to_bundle(new_bundle: Bundle | None) -> None:
         FROM.write(new_bundle.key)
 
 
-def link(parameters: Mapping[str, str]) -> dict[str, str]:
+def add_bundle(parameters: Mapping[str, str]) -> dict[str, str]:
     """Add the bundle to the parameters of a link, so that the link shows the same runs in a new tab."""
-    current = bundle()
+    current = get_bundle()
     return dict(parameters) | ({FROM.name: current.key} if current else {})
 
 
 def address_of(page: str, parameters: Mapping[str, str]) -> str:
     """Write a relative link to a page, for Markdown and tables. It also works if the app is served below a path."""
-    return f"{page}?{urlencode(link(parameters), quote_via=quote)}"
+    return f"{page}?{urlencode(add_bundle(parameters), quote_via=quote)}"
 
 
 def link_run(run_id: str, name: str) -> str:
@@ -75,14 +76,14 @@ def link_run(run_id: str, name: str) -> str:
     return address_of("run", {CALLED: name, "run": run_id})
 
 
-def bundles() -> list[Bundle]:
+def list_bundles() -> list[Bundle]:
     """List the bundles that can be shown."""
-    return [] if is_read_only() else list_bundles()
+    return [] if is_read_only() else bundle_cache.list_bundles()
 
 
-def find(key: str) -> Bundle | None:
+def find_bundle(key: str) -> Bundle | None:
     """Find a bundle by its key."""
-    return None if is_read_only() else find_bundle(key)
+    return None if is_read_only() else bundle_cache.find_bundle(key)
 
 
 def name_bundle_run(run_id: str, key: str) -> str:

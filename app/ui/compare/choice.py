@@ -129,8 +129,8 @@ def _choose_filter() -> RunFilter:
 
 def _choose_bundles(run_filter: RunFilter) -> BundleSelection:
     """Draw the selection of opened bundles. Nothing is drawn if there is none, or if the page shows a bundle itself."""
-    bundles = {bundle.key: bundle for bundle in view.bundles()}
-    if not bundles or view.bundle() is not None:
+    bundles = {bundle.key: bundle for bundle in view.list_bundles()}
+    if not bundles or view.get_bundle() is not None:
         return BundleSelection()
     keys = st.multiselect(
         "Compare with bundle",

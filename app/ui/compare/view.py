@@ -148,7 +148,7 @@ def show_newest() -> None:
                 "../pages/compare.py",
                 label="Open in Compare",
                 icon=":material/stacked_line_chart:",
-                query_params=view.link({RUNS.name: ",".join(newest)}),
+                query_params=view.add_bundle({RUNS.name: ",".join(newest)}),
             )
             pin.show_export(chart, key="compare", stem="last-runs", sources=sources)
     panels = chart.split()

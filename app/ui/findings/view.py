@@ -112,7 +112,7 @@ def _show_chart(curves: Curves, study: StoredStudy) -> None:
             "../pages/compare.py",
             label=f"Compare all {len(curves.by_variant)} variants",
             icon=":material/stacked_line_chart:",
-            query_params=view.link(compare_settings),
+            query_params=view.add_bundle(compare_settings),
         )
 
 
@@ -235,14 +235,14 @@ def _show_links(study: StoredStudy) -> None:
         if evaluated:
             st.page_link(
                 "../pages/compare.py", label="Compare these runs", icon=":material/stacked_line_chart:",
-                query_params=view.link({RUNS.name: ",".join(evaluated)}),
+                query_params=view.add_bundle({RUNS.name: ",".join(evaluated)}),
             )  # fmt: skip
         for sweep_id, name in study.sweeps.items():
             st.page_link(
                 "../pages/sweeps.py", label=escape_markdown(name), icon=":material/grid_on:",
-                query_params=view.link({SWEEP.name: sweep_id}), help="Progress and runs of this sweep",
+                query_params=view.add_bundle({SWEEP.name: sweep_id}), help="Progress and runs of this sweep",
             )  # fmt: skip
         st.page_link(
             "../pages/guide.py", label="Findings in the guide", icon=":material/help:",
-            query_params=view.link({guide.PAGE.name: "findings"}),
+            query_params=view.add_bundle({guide.PAGE.name: "findings"}),
         )  # fmt: skip

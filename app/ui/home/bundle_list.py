@@ -26,7 +26,7 @@ def show(*, new: bool) -> None:
     Args:
         new: True for the position on top.
     """
-    bundles = view.bundles()
+    bundles = view.list_bundles()
     if new != (st.session_state.get(_NEW) in {bundle.key for bundle in bundles}):
         return
     import_bundle.show_outcome()
@@ -95,7 +95,7 @@ def _show_bundle(bundle: Bundle) -> None:
 
 
 def _show_buttons(bundle: Bundle) -> None:
-    viewed = view.bundle()
+    viewed = view.get_bundle()
     if viewed is None or viewed.key != bundle.key:
         _show_button(bundle, "Open", ":material/visibility:", view.switch_to_bundle)
     if viewed is None:

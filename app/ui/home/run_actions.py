@@ -107,7 +107,7 @@ def _show_buttons(rows: Sequence[dict[str, Any]]) -> None:
             "../pages/compare.py",
             label=f"Compare {len(ids)}",
             icon=":material/stacked_line_chart:",
-            query_params=view.link({RUNS.name: ",".join(ids)}),
+            query_params=view.add_bundle({RUNS.name: ",".join(ids)}),
         )
     with st.popover(f"Tag {len(ids):,}", icon=":material/sell:", disabled=not may_act, key="act-tag"):
         _show_tag_form(rows, ids)

@@ -17,7 +17,7 @@ _TOKEN = "demo_token"
 def show_new_run_button() -> None:
     """Draw the button that opens Launch."""
     if st.button("New run", icon=":material/add:", type="primary", key="new_run", help="Opens the form of Launch"):
-        st.switch_page("../pages/launch.py", query_params=view.link({}))
+        st.switch_page("../pages/launch.py", query_params=view.add_bundle({}))
 
 
 def show_demo_button(*, primary: bool) -> None:
@@ -64,4 +64,4 @@ def show_example_button(*, small: bool) -> None:
         return
     data.open_url.clear(bundle.url)
     view.switch_to_bundle(bundle)
-    st.switch_page("../pages/findings.py", query_params=view.link({}))
+    st.switch_page("../pages/findings.py", query_params=view.add_bundle({}))

@@ -92,7 +92,7 @@ def _explain_disabled_start(
 ) -> str:
     """Write why *Start* is disabled; empty if it is enabled, and if the faults above it are the reason."""
     if not messages.may_act():
-        return messages.READ_ONLY if view.bundle() is None else "The runs of a bundle are read-only."
+        return messages.READ_ONLY if view.get_bundle() is None else "The runs of a bundle are read-only."
     if obstacle:
         return f"{request.choices[ENV]} is not available here: {obstacle}"
     if config is not None or faults:

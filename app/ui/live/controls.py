@@ -200,7 +200,7 @@ def show_requests(run: RunRow, *, limit: int = 5) -> None:
         replay_link = ""
         if request.answer is not None:
             play = f"{request.answer.env_step}-{request.answer.playback}"
-            replay_link = f" · [Replay](replay?{urlencode(view.link({RUN.name: run.id, PLAY.name: play}))})"
+            replay_link = f" · [Replay](replay?{urlencode(view.add_bundle({RUN.name: run.id, PLAY.name: play}))})"
         st.caption(f"{escape_markdown(describe(request))}{replay_link}")
 
 

@@ -220,7 +220,7 @@ def _show_links(run: RunRow, snapshot: Snapshot, detail: NodeDetail) -> None:
         icon=":material/smart_display:",
         help="Open this episode on Replay",
         width="content",
-        query_params=view.link({RUN.name: run.id, EPISODE.name: str(detail.episode), START.name: str(detail.t)}),
+        query_params=view.add_bundle({RUN.name: run.id, EPISODE.name: str(detail.episode), START.name: str(detail.t)}),
     )
 
 

@@ -24,7 +24,7 @@ from app.ui import data, messages
 from app.ui.compared import get_bundle_run_names
 from app.ui.notebook import edit
 from app.ui.page_state import Choice, Integer, Text
-from app.ui.view import link
+from app.ui.view import add_bundle
 from app.ui.widgets import canvas, files
 from emtc_core.errors import EmtcError
 from storage.notebook import DeletedEntry, EntryRow, delete_entry, get_entry, get_figure, list_entries, restore_entry
@@ -141,7 +141,12 @@ def show_download(ids: Sequence[int], *, key: str, all_ids: Sequence[int] = ()) 
             files.button(
                 _FORMAT_LABELS[format],
                 partial(
-                    export_entries, data.database(), tuple(selected), format, address=address, link_parameters=link({})
+                    export_entries,
+                    data.database(),
+                    tuple(selected),
+                    format,
+                    address=address,
+                    link_parameters=add_bundle({}),
                 ),
                 file_name=f"{stem}.{SUFFIX[format]}",
                 mime=MIME[format],
@@ -255,7 +260,7 @@ def _show_view_link(view: PinnedView) -> None:
             f"../pages/{view.page}.py",
             label="Open this view",
             icon=":material/open_in_new:",
-            query_params={**view.query, **link({})},
+            query_params={**view.query, **add_bundle({})},
             help=escape_markdown(view.address),
         )
     except StreamlitAPIException:  # this version has no such page

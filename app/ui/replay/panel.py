@@ -65,7 +65,7 @@ def show(run: RunRow) -> None:
     that they have the whole width of the page.
     """
     is_default = run.live_status in ENDED_STATUSES and not FIRST.is_in_url()
-    if (is_default or view.bundle() is not None) and _show_if_none_stored(run):
+    if (is_default or view.get_bundle() is not None) and _show_if_none_stored(run):
         return
     if SECOND.is_in_url():
         st.session_state[_IS_PAIR] = True
@@ -105,7 +105,7 @@ def _show_if_none_stored(run: RunRow) -> bool:
     if data.cached(find_playbacks, ttl=2)(run.id, limit=1).recorded:
         return False
     run_ids = data.cached(list_replayable_runs, ttl=60)()
-    source = "bundle" if view.bundle() is not None else "database"
+    source = "bundle" if view.get_bundle() is not None else "database"
     has_outcomes = data.cached(find_episodes, ttl=2)(run.id, limit=1).recorded
     messages.empty(
         f"This {source} contains only the outcomes of this run's episodes, not their states."

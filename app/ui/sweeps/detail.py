@@ -53,7 +53,7 @@ def show(sweep: Sweep) -> None:
     _show_best_run(runs)
     if message := st.session_state.pop(_MESSAGE_KEY, None):
         st.info(escape_markdown(message), icon=":material/info:")
-    if view.bundle() is None:
+    if view.get_bundle() is None:
         _show_runs_to_start(sweep, runs)
     else:  # its runs are read-only, and the file may contain only some of them
         planned = len(sweep.plan.get("runs", ()))
@@ -92,7 +92,7 @@ def _show_compare_link(runs: Sequence[RunRow]) -> None:
             "../pages/compare.py",
             label="Open in Compare",
             icon=":material/stacked_line_chart:",
-            query_params=view.link({RUNS.name: ",".join(evaluated)}),
+            query_params=view.add_bundle({RUNS.name: ",".join(evaluated)}),
         )
 
 

@@ -29,7 +29,7 @@ def select_bundle() -> None:
 
 def show() -> None:
     """Draw the banner if the pages show a bundle, with a button that leaves the bundle."""
-    bundle = view.bundle()
+    bundle = view.get_bundle()
     if bundle is None:
         return
     note = None
@@ -46,7 +46,7 @@ def show() -> None:
 
 def show_alerts() -> None:
     """Show the newest unread warnings in the sidebar, updated every 15 s; a bundle has no alerts."""
-    if view.bundle() is None:
+    if view.get_bundle() is None:
         with st.sidebar:
             st.fragment(_show_unread, run_every=REFRESH_S)()
 

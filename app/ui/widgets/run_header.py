@@ -85,7 +85,7 @@ def _show_tabs(run: RunRow, title: str) -> None:
             if name == title:
                 st.title(name, anchor=False, width="content")
             else:
-                parameters = view.link({RUN.name: run.id})
+                parameters = view.add_bundle({RUN.name: run.id})
                 st.page_link(f"../pages/{page}.py", label=name, icon=icon, query_params=parameters)
         if all(name != title for name, _ in TABS.values()):
             st.title(title, anchor=False, width="content")

@@ -164,7 +164,7 @@ def links(run_id: str, name: str) -> None:
 
     Call this inside a horizontal container.
     """
-    parameters = view.link({RUN.name: run_id})
+    parameters = view.add_bundle({RUN.name: run_id})
     st.page_link(
         "../pages/run.py", label=f"**{escape_markdown(name)}**", query_params=parameters,
         width="content", help="Settings, code and machine of this run, and a button that clones it",
@@ -181,7 +181,7 @@ def show_run_links(page: str, run_ids: Sequence[str]) -> None:
     for run_id in linked:
         st.page_link(
             f"../pages/{page}.py", label=escape_markdown(names.get(run_id, run_id)), icon=icons[page],
-            query_params=view.link({RUN.name: run_id}),
+            query_params=view.add_bundle({RUN.name: run_id}),
         )  # fmt: skip
     if n_more := len(run_ids) - len(linked):
         st.caption(f"{format_run_count(n_more)} more. Find them in the list of runs in the sidebar.")
@@ -219,7 +219,7 @@ def forget(run_id: str) -> None:
 
 def _find_default_run(page: str) -> str | None:
     """Return the newest run; in a bundle, the run of the newest notebook entry, for Replay one that can be replayed."""
-    if view.bundle() is None:
+    if view.get_bundle() is None:
         return _find_newest_run()
     entries = data.cached(list_entries, ttl=60)()
     entry_run = next((entry.run_id for entry in entries if entry.run_id), None)
