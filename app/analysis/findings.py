@@ -12,8 +12,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from app.analysis.curve_reader import read_curves, read_quantity, read_tables
-from app.analysis.curves import ComparedRun, Curves, regroup
+from app.analysis.curves import ComparedRun, Curves, read_curves, read_quantity, read_tables, regroup
 from app.analysis.format import format_run_count
 from app.analysis.intervals import BinomialScale
 from app.analysis.measures import MEASURES, Measure, Numbers, measure_runs

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from app.analysis.curve_reader import read_curves, read_tables
-from app.analysis.curves import Curves
+from app.analysis.curves import Curves, read_curves, read_tables
 from app.analysis.quantities import WIN_RATE
 from app.analysis.results import COMMON, Budget, select_finals
 from app.analysis.variants import Variant, write_method

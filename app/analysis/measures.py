@@ -14,8 +14,7 @@ import pandas as pd
 
 from app.analysis import collapse
 from app.analysis.aggregates import compute_mu_w
-from app.analysis.curve_reader import RunTables, read_quantity, read_tables
-from app.analysis.curves import Curves
+from app.analysis.curves import Curves, RunTables, read_quantity, read_tables
 from app.analysis.finals import LAST_TENTH, compute_final_rates, count_falls, make_final_scale, make_mu_w_scale
 from app.analysis.intervals import BinomialScale, Values
 from app.analysis.quantities import ROBUST, WIN_RATE, find_quantity

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 import streamlit as st
 
-from app.analysis.curve_reader import RunTables, read_tables
+from app.analysis.curves import RunTables, read_tables
 from app.analysis.quantities import get_success_threshold
 from app.analysis.settings import ORIGIN
 from app.analysis.x_axes import XAxisName, XValues

@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 from app.analysis.aggregates import Aggregation
-from app.analysis.curve_reader import read_curves, read_tables
+from app.analysis.curves import read_curves, read_tables
 from app.analysis.projections.linear import compute_pca, select_axes
 from app.analysis.projections.snapshots import sample_rows
 from app.analysis.results import select_results

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.analysis.curve_reader import read_curves
-from app.analysis.curves import Curves
+from app.analysis.curves import Curves, read_curves
 from app.analysis.published import tabulate_with_published
 from app.analysis.quantities import (
     MU_W,

@@ -13,14 +13,16 @@ from pydantic import Field
 
 from app.analysis.aggregates import Aggregation, explain_small_samples, interpolate_to_common_grid
 from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
-from app.analysis.curve_reader import RunTables, read_curves, read_tables
 from app.analysis.curves import (
     DAGGER,
     Curves,
     ExcludedRun,
+    RunTables,
     describe_excluded,
     exclude_without_x,
     format_range,
+    read_curves,
+    read_tables,
     smooth_curves,
 )
 from app.analysis.finals import get_eval_episodes, make_curve_scale

@@ -9,8 +9,7 @@ from typing import Annotated, Final
 import numpy as np
 
 from app.analysis.aggregates import Aggregation, join_summaries
-from app.analysis.curve_reader import RunTables
-from app.analysis.curves import ComparedRun, Curves, describe_excluded
+from app.analysis.curves import ComparedRun, Curves, RunTables, describe_excluded
 from app.analysis.finals import FinalRule, caption_final, compute_final_rates, get_final_title, make_final_scale
 from app.analysis.intervals import CENTER_NAMES
 from app.analysis.quantities import UNIT_RANGE

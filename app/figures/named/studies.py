@@ -10,8 +10,7 @@ from functools import partial
 import numpy as np
 
 from app.analysis.aggregates import Aggregation, explain_small_samples, join_summaries, select_finite
-from app.analysis.curve_reader import RunTables, read_curves
-from app.analysis.curves import DAGGER, ComparedRun, Curves, describe_excluded, format_range
+from app.analysis.curves import DAGGER, ComparedRun, Curves, RunTables, describe_excluded, format_range, read_curves
 from app.analysis.finals import (
     caption_final,
     compute_final_rates,
