@@ -3,9 +3,9 @@
 The way from a database to a figure has six steps:
 
 1. `read_tables` reads the evaluations of the selected runs.
-2. `read_curves` makes the curves of one quantity from them. A run may have several win rates, such as greedy and
-   robust. One of them is chosen for each task (`app.analysis.rates`). `app.analysis.variants` names the variant of each
-   run: the runs with equal settings except for the seed.
+2. `read_curves` makes the curves of one quantity from them. A run may have several win rates: of greedy episodes from
+   fixed starts, and of greedy episodes from shifted starts ("robust"). `app.analysis.rates` chooses one for each task.
+   `app.analysis.variants` groups the runs into variants: runs that differ only in their seed.
 3. `app.analysis.results.select_results` excludes duplicates and runs that are not results, with the reason.
 4. `app.analysis.results.cut_to_budget` cuts final numbers to one budget per task.
 5. `app.analysis.aggregates` computes the center, the band and n of each variant.
@@ -37,7 +37,7 @@ from app.analysis.quantities import (
     is_mu_w,
 )
 from app.analysis.rates import make_rate
-from app.analysis.settings import Settings, with_code, write_value
+from app.analysis.settings import Settings, add_code_settings, write_value
 from app.analysis.variants import Variant, group_variants
 from app.analysis.x_axes import X_AXES, XAxis, XAxisName, XValues, read_x_values
 from emtc_core.config.resolve import flatten_tree
@@ -49,12 +49,12 @@ from storage.runs.rows import RunRow
 DAGGER = "†"
 """Mark of a variant with an unfinished run."""
 _MAX_LISTED = 5
-_COLUMNS = ("run", "variant", "task", "seed", "env_step", "x", "value", "distinct")
+_POINT_COLUMNS = ("run", "variant", "task", "seed", "env_step", "x", "value", "distinct")
 _DIGEST_COLUMNS = ("env_step", "win_rate", "robust_win_rate", "return_mean", "length_mean", "episodes")
 
 
 class EvaluationDigest(NamedTuple):
-    """All evaluations of a run in short. Runs with equal seeds and equal hashes have identical evaluations."""
+    """Hash of all evaluations of a run. Runs with equal seeds and equal hashes have identical evaluations."""
 
     hash: int
     has_win: bool
@@ -97,10 +97,10 @@ class ComparedRun:
     created_s: float = 0.0
     """Creation time [s]. Of two runs of a variant with the same seed the newer one counts."""
     comparison_budget: int = 0
-    """Budget [env steps] at which the run is compared; 0 if it is compared at its end."""
+    """Budget [env steps] to which a longer run is cut (`app.analysis.results`); 0 if the run is not cut."""
     evaluations: EvaluationDigest | None = None
-    """Digest of all its evaluations, to find identical runs; None if it cannot identify them:
-    `app.analysis.curves.digest_evaluations`."""
+    """Hash of all its evaluations, to find identical runs; None if equal values do not prove that runs are identical,
+    see `digest_evaluations`."""
 
     @property
     def budget(self) -> int:
@@ -124,7 +124,7 @@ class ComparedRun:
 
     @property
     def seed(self) -> int:
-        """The random seed; -1 if it has none. -2 is the second run of an import without seeds."""
+        """The random seed; -1 without one. The runs of an import without seeds have -1, -2 and so on."""
         number = self.settings.get("seed")
         return number if isinstance(number, int) else -1
 
@@ -135,22 +135,25 @@ class ComparedRun:
 
     @property
     def training_length(self) -> float:
-        """The budget at which the run is compared, or the configured training length [env steps]."""
+        """`comparison_budget`, or the configured training length if the run is not cut [env steps]; 0 if unknown."""
         steps = self.comparison_budget or self.settings.get("train.t_max")
         return float(steps) if isinstance(steps, int | float) else 0.0
 
     def make_excluded(self, reason: str) -> ExcludedRun:
-        """Make the entry of this run in the list of excluded runs."""
+        """Make the entry of this run for the list of excluded runs."""
         return ExcludedRun(self.id, f"{self.variant.label}; seed {self.seed_text}", reason)
 
 
 @dataclass(frozen=True, eq=False)
 class PointTable:
-    """The data frame of points, and the points of each run as arrays."""
+    """The points of all runs as one data frame, and the points of each run as arrays."""
 
     frame: pd.DataFrame
-    """One row per point: run (id), variant (`Variant.method`), task, seed, env_step, x and value. `distinct` is the
-    number of different episodes of an evaluation, NaN if they were not counted."""
+    """One row per point: run (id), variant (`Variant.method`), task, seed, env_step, x, value and distinct.
+
+    x is the position on the x axis. `distinct` is the number of different episodes among those of an evaluation: greedy
+    episodes from the same start can be equal. It is NaN if they were not counted.
+    """
 
     @cached_property
     def by_run(self) -> dict[str, RunPoints]:
@@ -162,7 +165,7 @@ class PointTable:
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """The curves of several runs in one data frame, of all variants or of one."""
+    """The curves of several runs: of all variants of a comparison, or of one variant on one task."""
 
     table: PointTable
     """The points of at least these runs. Selections of runs share one table, so that a selection copies no points."""
@@ -171,6 +174,7 @@ class Curves:
     measure: Quantity = WIN_RATE
     """The quantity of `value`."""
     excluded: tuple[ExcludedRun, ...] = ()
+    """The selected runs that are left out."""
     x_axis: XAxis = X_AXES["env_steps"]
     budget_note: str = ""
     """Sentence for captions: at which env steps the runs are compared (`app.analysis.results`)."""
@@ -218,7 +222,7 @@ class Curves:
 
     @property
     def unfinished(self) -> tuple[ComparedRun, ...]:
-        """The included runs that are not results."""
+        """The included runs that are not results (`ComparedRun.is_result`)."""
         return tuple(run for run in self.runs if not run.is_result)
 
     @property
@@ -228,17 +232,17 @@ class Curves:
 
     @property
     def tasks(self) -> list[str]:
-        """The tasks in order. Each is a panel of a figure or a column of a table."""
+        """The tasks of the runs, in order. Each task is a panel of a figure or a column of a table."""
         return list(dict.fromkeys(run.task for run in self.runs))
 
     @property
     def methods(self) -> dict[str, str]:
-        """Names of the methods by key, in order."""
+        """Names of the methods, by key (`Variant.method`), in the order of the runs."""
         return {run.variant.method: run.variant.name for run in self.runs}
 
     @property
     def seed_counts(self) -> list[int]:
-        """The number of seeds of each variant."""
+        """The number of seeds of each variant on each task."""
         return [group.n for group in self.by_variant]
 
     @property
@@ -263,8 +267,10 @@ class Curves:
 
     def find_variant(self, method: str, task: str) -> "Curves | None":
         """Return the curves of one variant on one task; None if no run of it is included."""
-        same_task = (group for group in self.by_variant if group.variant.task == task)
-        return next((group for group in same_task if group.variant.method == method), None)
+        for group in self.by_variant:
+            if group.variant.task == task and group.variant.method == method:
+                return group
+        return None
 
     def on_task(self, task: str) -> "Curves":
         """Keep the runs of one task."""
@@ -275,14 +281,19 @@ class Curves:
         return replace(self, runs=tuple(runs))
 
     def exclude(self, find_reason: Callable[[ComparedRun], str | None]) -> "Curves":
-        """Exclude the runs for which there is a reason, and list them with it."""
-        reasons = {run.id: reason for run in self.runs if (reason := find_reason(run)) is not None}
-        excluded = [run.make_excluded(reasons[run.id]) for run in self.runs if run.id in reasons]
-        included = tuple(run for run in self.runs if run.id not in reasons)
-        return replace(self, runs=included, excluded=(*self.excluded, *excluded))
+        """Exclude the runs for which `find_reason` returns a reason, and add them to `excluded`."""
+        included: list[ComparedRun] = []
+        excluded = list(self.excluded)
+        for run in self.runs:
+            reason = find_reason(run)
+            if reason is None:
+                included.append(run)
+            else:
+                excluded.append(run.make_excluded(reason))
+        return replace(self, runs=tuple(included), excluded=tuple(excluded))
 
     def hide(self, methods: Iterable[str]) -> "Curves":
-        """Remove methods from the figure."""
+        """Remove methods that the user has hidden, and keep their variants in `hidden`."""
         names = set(methods)
         hidden = tuple(group.variant for group in self.by_variant if group.variant.method in names)
         visible = tuple(run for run in self.runs if run.variant.method not in names)
@@ -302,12 +313,14 @@ class RunTables:
     read_x: Callable[[XAxisName], XValues]
     """Reads the values of an x axis."""
     _curves: dict[tuple[str, RateName, XAxisName], Curves] = field(default_factory=dict)  # type: ignore[type-arg]
-    """The results of `read_curves`."""
+    """Cached results of `read_curves`, by its arguments."""
 
     @cached_property
     def runs(self) -> tuple[ComparedRun, ...]:
         """The runs by task, variant and seed."""
-        settings = {run_id: flatten_tree(with_code(row.config, row.versions)) for run_id, row in self.rows.items()}
+        settings = {
+            run_id: flatten_tree(add_code_settings(row.config, row.versions)) for run_id, row in self.rows.items()
+        }
         digests = digest_evaluations(self.evaluations)
         runs = []
         for variant in group_variants(settings):
@@ -333,12 +346,13 @@ class RunTables:
 
 
 def read_tables(db: Database, rows: Sequence[RunRow]) -> RunTables:
-    """Read the evaluations of runs of one database, with one SQL statement."""
+    """Read the evaluations of runs of one database, with one SQL statement. Metrics and x axes are read when needed."""
     ids = [row.id for row in rows]
 
     def read_metric(name: str) -> pd.DataFrame:
         longest = max((row.env_steps for row in rows), default=0)
-        return metric_curves(db, ids, name, stretch=max(1, longest // MAX_POINTS))
+        env_steps_per_point = max(1, longest // MAX_POINTS)
+        return metric_curves(db, ids, name, stretch=env_steps_per_point)
 
     def read_x(name: XAxisName) -> XValues:
         return read_x_values(db, rows, name)
@@ -347,29 +361,27 @@ def read_tables(db: Database, rows: Sequence[RunRow]) -> RunTables:
 
 
 def read_curves(
-    tables: RunTables, measure: str = SELECTED_RATE, *, rate: RateName = AUTO, x_axis: XAxisName = "env_steps"
+    tables: RunTables, key: str = SELECTED_RATE, *, rate: RateName = AUTO, x_axis: XAxisName = "env_steps"
 ) -> Curves:
     """Read the curves of all runs, finished or not. A result is computed once per `tables`.
 
     Args:
         tables: The runs.
-        measure: Key of a win rate, of its time average, of another evaluated quantity, or of a metric.
+        key: Key of the quantity: a win rate, its time average, another evaluated quantity, or a metric.
         rate: The win rate, if the key does not name one. All runs of a task have the same one.
         x_axis: The x axis. A run without values on it has NaN for x.
     """
-    choice = (measure, rate, x_axis)
-    if choice not in tables._curves:
-        tables._curves[choice] = read_quantity(tables, choose_quantity(tables, measure, rate), x_axis)
-    return tables._curves[choice]
-
-
-def choose_quantity(tables: RunTables, measure: str, rate: RateName = AUTO) -> Quantity:
-    """Return the quantity of a key; for a win rate or its time average, the win rate is chosen for each task."""
-    chosen_rate = find_rate(measure, rate)
-    if chosen_rate is None:
-        return find_quantity(measure)
-    quantity = make_rate(chosen_rate, tables.evaluations, tables.tasks)
-    return average_over_time(quantity) if is_mu_w(measure) else quantity
+    arguments = (key, rate, x_axis)
+    if arguments not in tables._curves:
+        chosen_rate = find_rate(key, rate)
+        if chosen_rate is None:
+            quantity = find_quantity(key)
+        else:
+            quantity = make_rate(chosen_rate, tables.evaluations, tables.tasks)
+            if is_mu_w(key):
+                quantity = average_over_time(quantity)
+        tables._curves[arguments] = read_quantity(tables, quantity, x_axis)
+    return tables._curves[arguments]
 
 
 def read_quantity(tables: RunTables, quantity: Quantity, x_axis: XAxisName = "env_steps") -> Curves:
@@ -379,6 +391,7 @@ def read_quantity(tables: RunTables, quantity: Quantity, x_axis: XAxisName = "en
         table = tables.evaluations
     else:
         table = tables.read_metric(quantity.metric)
+        # captions must not call runs identical by their evaluations if the figure shows a metric
         runs = tuple(replace(run, evaluations=None) for run in runs)
     points = select_points(table, quantity, tables.tasks)
     x_values = tables.read_x(x_axis)
@@ -390,9 +403,9 @@ def read_quantity(tables: RunTables, quantity: Quantity, x_axis: XAxisName = "en
         seed=[run.seed for run in run_of_row],
         x=_convert_x(points, x_values),
     )
-    measure = add_success_rule(quantity, (run.settings for run in runs))
-    table_of_points = PointTable(points.reindex(columns=list(_COLUMNS)))
-    return Curves(table_of_points, runs, measure, x_axis=x_values.axis)
+    titled_quantity = add_success_rule(quantity, (run.settings for run in runs))
+    point_table = PointTable(points.reindex(columns=list(_POINT_COLUMNS)))
+    return Curves(point_table, runs, titled_quantity, x_axis=x_values.axis)
 
 
 def select_points(table: pd.DataFrame, quantity: Quantity, tasks: Mapping[str, str] | None = None) -> pd.DataFrame:
@@ -407,32 +420,35 @@ def select_points(table: pd.DataFrame, quantity: Quantity, tasks: Mapping[str, s
         Columns run, env_step, value and distinct, in the order of the table.
     """
     values = read_float_column(table, quantity.column)
-    distinct = np.full(len(table), np.nan)
-    if "distinct" in table:
-        distinct = read_float_column(table, "distinct")
-    counts_distinct = np.full(len(table), quantity.key == WIN_RATE.key)
+    # only episodes of the greedy win rate start from equal positions, so `distinct` is kept only for its rows
+    is_greedy = np.full(len(table), quantity.key == WIN_RATE.key)
     tasks = tasks or {}
     task_of_row = np.array([tasks.get(run_id, "") for run_id in table["run_id"]], dtype=object)
     for task, task_quantity in quantity.by_task:
         is_task = task_of_row == task
         values = np.where(is_task, read_float_column(table, task_quantity.column), values)
-        counts_distinct |= is_task & (task_quantity.key == WIN_RATE.key)
+        if task_quantity.key == WIN_RATE.key:
+            is_greedy |= is_task
+    distinct = np.full(len(table), np.nan)
+    if "distinct" in table:
+        distinct = np.where(is_greedy, read_float_column(table, "distinct"), np.nan)
     points = pd.DataFrame(
         {
             "run": table["run_id"].to_numpy(),
             "env_step": read_float_column(table, "env_step"),
             "value": values,
-            "distinct": np.where(counts_distinct, distinct, np.nan),
+            "distinct": distinct,
         }
     )
     points = points.take(np.flatnonzero(np.isfinite(values))).reset_index(drop=True)
-    return average_points(points) if quantity.is_time_average else points
+    return _replace_by_mu_w(points) if quantity.is_time_average else points
 
 
-def average_points(points: pd.DataFrame) -> pd.DataFrame:
-    """Replace the values of each run by their running time average, mu_w."""
+def _replace_by_mu_w(points: pd.DataFrame) -> pd.DataFrame:
+    """Replace the win rates of each run by mu_w, their time average from the first evaluation to each point."""
     averages = np.empty(len(points))
-    steps, values = read_float_column(points, "env_step"), read_float_column(points, "value")
+    steps = read_float_column(points, "env_step")
+    values = read_float_column(points, "value")
     for rows in points.groupby("run", sort=False).indices.values():
         averages[rows] = compute_mu_w(steps[rows], values[rows])
     return points.assign(value=averages)
@@ -451,16 +467,17 @@ def _convert_x(points: pd.DataFrame, x_values: XValues) -> Values:
 
 
 def digest_evaluations(table: pd.DataFrame) -> dict[str, EvaluationDigest]:
-    """Digest the evaluations of each run, by run id.
+    """Compute the hash of all evaluations of each run, by run id. It is used to find runs with identical evaluations.
 
-    Runs whose returns are whole numbers or missing have no digest: two different runs of a task with sparse rewards may
-    both have a return of 0 in every evaluation, and two imported runs may both have a win rate of 0.
+    Runs whose returns are whole numbers or missing are left out, because different runs can have such evaluations in
+    common: a return of 0 in every evaluation of a task with sparse rewards, or a win rate of 0 of imported runs.
     """
     columns = {name: read_float_column(table, name) for name in _DIGEST_COLUMNS}
     digests = {}
     for run_id, rows in table.groupby("run_id", sort=False).indices.items():
         returns = columns["return_mean"][rows]
-        if np.all(~np.isfinite(returns) | (returns == np.round(returns))):
+        is_whole_or_missing = ~np.isfinite(returns) | (returns == np.round(returns))
+        if np.all(is_whole_or_missing):
             continue
         has_win = bool(np.any(columns["win_rate"][rows] > 0) or np.any(columns["robust_win_rate"][rows] > 0))
         values = np.stack([column[rows] for column in columns.values()])
@@ -478,7 +495,8 @@ def smooth_curves(curves: Curves, window: int) -> Curves:
         return curves
     points = curves.points
     smoothed = np.empty(len(points))
-    steps, values = read_float_column(points, "env_step"), read_float_column(points, "value")
+    steps = read_float_column(points, "env_step")
+    values = read_float_column(points, "value")
     for rows in points.groupby("run", sort=False).indices.values():
         smoothed[rows] = trailing_mean(steps[rows], values[rows], window)
     return replace(curves, table=PointTable(points.assign(value=smoothed)))
@@ -490,13 +508,11 @@ def exclude_without_x(curves: Curves) -> Curves:
     Raises:
         ConfigError: If no run has values on it.
     """
-    missing = {
-        run.id for run, points in zip(curves.runs, curves.list_points(), strict=True) if np.isnan(points.x).any()
-    }
-    if missing and len(missing) == curves.n:
-        reason = f"Run {curves.runs[0].id} has {curves.x_axis.missing}"
-        raise ConfigError(reason, hint="Use the x axis env_steps.")
-    return curves.exclude(lambda run: curves.x_axis.missing if run.id in missing else None)
+    without_x = {run.id for run in curves.runs if np.isnan(curves.get_points(run.id).x).any()}
+    reason = curves.x_axis.missing
+    if without_x and len(without_x) == curves.n:
+        raise ConfigError(f"Run {curves.runs[0].id} has {reason}", hint="Use the x axis env_steps.")
+    return curves.exclude(lambda run: reason if run.id in without_x else None)
 
 
 def regroup(curves: Curves, run_ids: Collection[str]) -> Curves:

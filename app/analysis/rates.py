@@ -1,4 +1,4 @@
-"""Choice of the win rate by which the runs of a task are compared: greedy, robust or training.
+"""Choice of the win rate by which the runs of a task are compared: greedy, robust, or that of the training episodes.
 
 On skirmish the greedy episodes of an evaluation start from the same fixed positions and are nearly identical, so the
 win rate of 16 episodes has the variance of one or two independent episodes. Robust episodes start from shifted
@@ -21,7 +21,7 @@ _MAX_LISTED = 3
 
 
 class TaskRate(NamedTuple):
-    """The default win rate of one task."""
+    """The default win rate of one task, and the reason."""
 
     rate: Literal["greedy", "robust"]
     reason: str = ""
@@ -75,10 +75,10 @@ def choose_rates(evaluations: pd.DataFrame, tasks: Mapping[str, str]) -> dict[st
 def _choose_task_rate(counts: Mapping[str, _EvaluationCounts]) -> TaskRate:
     if not any(count.robust for count in counts.values()):
         return TaskRate("greedy")
-    without = [run_id for run_id, count in counts.items() if count.robust < count.greedy]
-    if not without:
+    incomplete = [run_id for run_id, count in counts.items() if count.robust < count.greedy]
+    if not incomplete:
         return TaskRate("robust")
-    return TaskRate("greedy", _describe_missing(without))
+    return TaskRate("greedy", _describe_missing(incomplete))
 
 
 def _describe_missing(run_ids: Sequence[str]) -> str:
