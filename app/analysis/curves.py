@@ -49,6 +49,7 @@ from storage.runs.rows import RunRow
 DAGGER = "†"
 """Mark of a variant with an unfinished run."""
 _MAX_LISTED = 5
+"""Maximum number of excluded runs that a caption lists."""
 _POINT_COLUMNS = ("run", "variant", "task", "seed", "env_step", "x", "value", "distinct")
 _DIGEST_COLUMNS = ("env_step", "win_rate", "robust_win_rate", "return_mean", "length_mean", "episodes")
 

@@ -132,13 +132,12 @@ def get_final_title(rule: FinalRule, quantity: Quantity = WIN_RATE) -> str:
 
 def name_final(rule: FinalRule, *, unit: str = "", quantity: Quantity = WIN_RATE) -> str:
     """Return the title of the final number with its definition, for tables that are read by a program."""
-    return f"{get_final_title(rule, quantity)}{f' [{unit}]' if unit else ''} ({_define(rule, quantity)})"
+    return f"{_write_title(rule, quantity, unit)} ({_define(rule, quantity)})"
 
 
 def define_final(curves: Curves, rule: FinalRule, *, unit: str = "") -> str:
     """Write the definition of the final number of these runs, with the number of evaluations in the mean."""
-    name = f"{get_final_title(rule, curves.measure)}{f' [{unit}]' if unit else ''}"
-    definition = f"{name}: {_define(rule, curves.measure)}"
+    definition = f"{_write_title(rule, curves.measure, unit)}: {_define(rule, curves.measure)}"
     counts = sorted({_count_last_tenth(curves, run) for run in curves.runs} - {0})
     if rule != LAST_TENTH or not counts:
         return definition
@@ -179,6 +178,12 @@ def list_runs_without_last_tenth(curves: Curves, rule: FinalRule) -> str:
     return f"Runs without {article} {point} in the last tenth (their last {point} is used): {runs}{more}."
 
 
+def _write_title(rule: FinalRule, quantity: Quantity, unit: str) -> str:
+    """Write the title of the final number with its unit: "final win rate [%]"."""
+    title = get_final_title(rule, quantity)
+    return f"{title} [{unit}]" if unit else title
+
+
 def _define(rule: FinalRule, quantity: Quantity) -> str:
     """Write the definition of the final number; for another win rate than the greedy one, also its meaning."""
     meaning = FINAL_MEANINGS[rule]
@@ -208,6 +213,7 @@ def make_final_scale(
     """
     evaluations = 1
     if rule == LAST_TENTH:
+        # a run without an evaluation in the last tenth has the win rate of one evaluation
         evaluations = min((max(1, _count_last_tenth(curves, run)) for run in curves.runs), default=1)
     if not quantity.counts_episodes:
         return BinomialScale(top, evaluations)

@@ -92,7 +92,7 @@ def tabulate_with_published(
     """
     aggregation = aggregation or Aggregation()
     columns: list[Column] = []
-    cells_by_method: list[dict[str, Cell]] = []
+    columns_of_cells: list[dict[str, Cell]] = []
     for task in curves.tasks:
         groups = [group for group in curves.by_variant if group.variant.task == task]
         paper = _list_published_rates(groups[0].variant.env, groups[0].variant.map)
@@ -100,14 +100,17 @@ def tabulate_with_published(
             continue
         ours = {group.variant.method: _make_our_cell(group, aggregation, final) for group in groups}
         columns += [Column("ours", group=task), Column("paper", group=task)]
-        cells_by_method += [ours, {algo: _make_published_cell(rate) for algo, rate in paper.items()}]
+        columns_of_cells += [ours, {algo: _make_published_cell(rate) for algo, rate in paper.items()}]
     # the key of a variant without changed settings is its algorithm, so both kinds of cells are in one row
-    methods = list(dict.fromkeys(method for by_method in cells_by_method for method in by_method))
+    methods = list(dict.fromkeys(method for cells_of_column in columns_of_cells for method in cells_of_column))
     our_names = {
         group.variant.method: name_method(group.variant.algo, group.variant.changes) for group in curves.by_variant
     }
     rows = [
-        [our_names.get(method) or name_algo(method), *(by_method.get(method, MISSING) for by_method in cells_by_method)]
+        [
+            our_names.get(method) or name_algo(method),
+            *(cells_of_column.get(method, MISSING) for cells_of_column in columns_of_cells),
+        ]
         for method in methods
     ]
     published_tasks = {column.group for column in columns}

@@ -18,6 +18,7 @@ from app.analysis.quantities import ROBUST, SELECTED_RATE, TRAINING_WIN_RATE, WI
 REASON_FOR_ROBUST = "greedy episodes from fixed starts are nearly identical"
 _GREEDY_NOTE = "Win rates of greedy episodes from the default starts of the task."
 _MAX_LISTED = 3
+"""Maximum number of runs that a reason lists."""
 
 
 class TaskRate(NamedTuple):
@@ -61,7 +62,7 @@ def choose_rates(evaluations: pd.DataFrame, tasks: Mapping[str, str]) -> dict[st
         evaluations: Evaluations with the columns run_id, win_rate and robust_win_rate.
         tasks: Task of each run, in the order in which runs are listed.
     """
-    n_values = evaluations.groupby("run_id")[["win_rate", "robust_win_rate"]].count()
+    n_values = evaluations.groupby("run_id")[["win_rate", "robust_win_rate"]].count()  # NaN is not counted
     counts_by_task: dict[str, dict[str, _EvaluationCounts]] = {}
     for run_id, task in tasks.items():
         if run_id not in n_values.index:
@@ -73,6 +74,7 @@ def choose_rates(evaluations: pd.DataFrame, tasks: Mapping[str, str]) -> dict[st
 
 
 def _choose_task_rate(counts: Mapping[str, _EvaluationCounts]) -> TaskRate:
+    """Choose the win rate of one task from the counts of its runs."""
     if not any(count.robust for count in counts.values()):
         return TaskRate("greedy")
     incomplete = [run_id for run_id, count in counts.items() if count.robust < count.greedy]

@@ -99,7 +99,7 @@ def _find_reasons(group: Curves, *, include_unfinished: bool, final: bool) -> di
     no_point = REASONS_WITHOUT_VALUE.get(group.measure.key, "no point yet")
     reasons: dict[str, str] = {}
     used_runs: dict[str, ComparedRun] = {}
-    # of the runs with the same seed, the last one in this order is used: results before others, newer before older ones
+    # of the runs with the same seed, the newest result is used, or the newest unfinished run if there is no result
     for run in sorted(group.runs, key=lambda run: (run.is_result, run.created_s, run.id)):
         if len(group.get_points(run.id).value):
             used_runs[run.seed_text] = run
@@ -138,7 +138,7 @@ def _get_last_step(curves: Curves, run: ComparedRun) -> int:
 
 
 def list_budgets(curves: Curves) -> list[int]:
-    """List the different lengths of the runs, ascending; equal lengths within the tolerance are listed once."""
+    """List the different lengths of the runs [env steps], ascending; those equal within the tolerance only once."""
     return _list_distinct(get_run_length(curves, run) for run in curves.runs)
 
 
@@ -265,7 +265,7 @@ def _list_lengths_by_task(curves: Curves) -> dict[str, list[int]]:
 
 
 def _list_distinct(lengths: Iterable[int]) -> list[int]:
-    """List lengths in ascending order; a length within the tolerance of the one before it is not listed."""
+    """List lengths in ascending order, without those that are equal to the last listed one within the tolerance."""
     distinct: list[int] = []
     for steps in sorted(lengths):
         if not distinct or steps > distinct[-1] * _EQUAL_LENGTH_FACTOR:
@@ -278,7 +278,10 @@ def _is_longer(curves: Curves, run: ComparedRun, budget: int) -> bool:
 
 
 def _describe_budget(curves: Curves, budgets: Mapping[str, int], budget: Budget) -> str:
-    """Write the sentence of captions on the budget of each task and on the runs that are longer."""
+    """Write the sentence of captions on the budget of each task and on the runs that are longer.
+
+    ε is the exploration rate and τ the temperature of the gate; both depend on the configured training length.
+    """
     values = sorted(set(budgets.values()))
     if len(values) == 1:
         steps = f"{values[0]:,}"

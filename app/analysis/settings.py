@@ -42,11 +42,13 @@ SYMBOLS = {
     "gate.tau_start": "τ_start",
     "gate.tau_end": "τ_end",
 }
+"""Setting → its symbol in the paper."""
 EMBEDDER_NAMES = {"random": "random projection", "dcae": "dCAE", "tcse": "TCSE"}
+"""Value of `embed.type` → name of the embedder in the paper."""
 _SECTIONS = frozenset(RunConfig.model_fields) - {"algo", "seed", "preset", "env"}
 """Sections of which `list_sections` states whether an algorithm reads them."""
 _NEVER_CHANGES = frozenset({"algo", "seed", "train.t_max"}) | TASK_KEYS
-"""Settings that `find_changes` leaves out: the name of a variant has other places for them."""
+"""Settings that `find_changes` leaves out: algorithm, seed, training length and task are other parts of a variant."""
 _DEVICES = ("train.device", "train.act_device", "train.replay_device", "train.gpu_share", "memory.index_device")
 _WITHOUT_EFFECT = ("record.", "checkpoint.", "eval.", *_DEVICES, "train.threads", f"{CODE}.")
 """Prefixes of settings that do not affect learning."""
@@ -60,13 +62,18 @@ The commit and the machine are not compared: two commits can differ only in the 
 their names.
 """
 _MAX_LISTED: Final = 3
+"""Maximum number of values that a warning lists."""
 _ABLATIONS: dict[tuple[str, Value], str] = {
     ("gate.enabled", False): "No-TCGM",
     ("embed.type", "dcae"): "No-TCSE",
     ("embed.lambda_cl", 0.0): "No-TCSE (λ_cl = 0)",
     ("embed.type", "random"): "random projection",
 }
-"""Names of the ablations of EMTC. No-TCGM: β = 1. No-TCSE: the autoencoder without the contrastive loss."""
+"""Setting and value → name of the ablation of EMTC.
+
+No-TCGM: without the gate, the weight β of the episodic incentive is 1. No-TCSE: the embedder dCAE, an autoencoder,
+without the contrastive loss.
+"""
 
 
 def add_code_settings(config: Mapping[str, Any], versions: Mapping[str, Any]) -> dict[str, Any]:

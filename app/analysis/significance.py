@@ -122,16 +122,16 @@ def compare_seeds(x: SeedValues, y: SeedValues | None = None, scale: BinomialSca
     """
     if y is None:
         values = np.array([x[seed] for seed in sorted(x)], np.float64)
-        return _one_sample(values, _binomial_variance([values], scale), scale)
+        return _compare_with_zero(values, _compute_variance_floor([values], scale), scale)
     common = sorted(x.keys() & y.keys())
     is_paired = bool(common) and common[0] >= 0 and len(common) == min(len(x), len(y))
     if is_paired:
         x_values, y_values = (np.array([numbers[seed] for seed in common], np.float64) for numbers in (x, y))
         unpaired = tuple(sorted(x.keys() ^ y.keys()))
-        floor = _binomial_variance([x_values, y_values], scale)
-        return _one_sample(x_values - y_values, floor, scale, is_paired=True, unpaired=unpaired)
+        floor = _compute_variance_floor([x_values, y_values], scale)
+        return _compare_with_zero(x_values - y_values, floor, scale, is_paired=True, unpaired=unpaired)
     x_values, y_values = (np.array([numbers[seed] for seed in sorted(numbers)], np.float64) for numbers in (x, y))
-    return _welch(x_values, y_values, _binomial_variance([x_values, y_values], scale), scale)
+    return _compare_unpaired(x_values, y_values, _compute_variance_floor([x_values, y_values], scale), scale)
 
 
 def pool_differences(differences: Sequence[MeanDifference], scale: BinomialScale | None = None) -> MeanDifference:
@@ -157,7 +157,7 @@ def pool_differences(differences: Sequence[MeanDifference], scale: BinomialScale
         all(difference.is_paired for difference in differences),
         is_equal=all(difference.is_equal for difference in differences),
     )
-    return _with_t(pooled, float(variances.sum()) / len(differences) ** 2, dof, scale)
+    return _add_t_interval(pooled, float(variances.sum()) / len(differences) ** 2, dof, scale)
 
 
 def adjust_p_values(p_values: Sequence[float], families: Sequence[str]) -> list[float]:
@@ -253,7 +253,7 @@ def performance_profile(scores: Scores, thresholds: Values) -> tuple[Values, Val
     return fraction, *compute_score_interval(fraction, effective_n)
 
 
-def _one_sample(
+def _compare_with_zero(
     values: Values,
     floor: float,
     scale: BinomialScale | None,
@@ -271,29 +271,29 @@ def _one_sample(
         n,
         is_paired,
         unpaired,
-        randomization_p=_randomize((values,)) if n > 1 else np.nan,
+        randomization_p=_compute_randomization_p((values,)) if n > 1 else np.nan,
         is_equal=is_paired and n > 1 and not values.any(),
     )
     if n < 2:
         return base
     variance = max(float(values.var(ddof=1)) / n, floor)
-    return _with_t(base, variance, n - 1, scale)
+    return _add_t_interval(base, variance, n - 1, scale)
 
 
-def _welch(x: Values, y: Values, floor: float, scale: BinomialScale | None) -> MeanDifference:
+def _compare_unpaired(x: Values, y: Values, floor: float, scale: BinomialScale | None) -> MeanDifference:
     """Compare two independent groups of seeds by Welch's t and the permutation test of the means."""
     n = (len(x), len(y))
     estimate = float(x.mean() - y.mean())
     if min(n) < 2:
         return MeanDifference(estimate, np.nan, np.nan, n, min(n))
-    base = MeanDifference(estimate, np.nan, np.nan, n, min(n), randomization_p=_randomize((x, y)))
+    base = MeanDifference(estimate, np.nan, np.nan, n, min(n), randomization_p=_compute_randomization_p((x, y)))
     parts = np.array([x.var(ddof=1) / n[0], y.var(ddof=1) / n[1]])
     dofs = np.array([n[0] - 1, n[1] - 1])
     dof = float(parts.sum() ** 2 / (parts**2 / dofs).sum()) if parts.sum() > 0 else float(dofs.min())
-    return _with_t(base, max(float(parts.sum()), floor), dof, scale)
+    return _add_t_interval(base, max(float(parts.sum()), floor), dof, scale)
 
 
-def _with_t(base: MeanDifference, variance: float, dof: float, scale: BinomialScale | None) -> MeanDifference:
+def _add_t_interval(base: MeanDifference, variance: float, dof: float, scale: BinomialScale | None) -> MeanDifference:
     """Add the interval and the p value of Student's t for an estimate with this variance; no change if it is 0."""
     if not (variance > 0 and dof > 0):
         return base
@@ -306,7 +306,7 @@ def _with_t(base: MeanDifference, variance: float, dof: float, scale: BinomialSc
     return replace(base, low=low, high=high, standard_error=standard_error, dof=dof, p=p)
 
 
-def _binomial_variance(samples: Sequence[Values], scale: BinomialScale | None) -> float:
+def _compute_variance_floor(samples: Sequence[Values], scale: BinomialScale | None) -> float:
     """Compute the sampling variance of a difference of means if each mean is a fraction of played episodes.
 
     Args:
@@ -324,7 +324,7 @@ def _binomial_variance(samples: Sequence[Values], scale: BinomialScale | None) -
     return scale.top**2 * float(np.sum(variances))
 
 
-def _randomize(samples: tuple[Values, ...]) -> float:
+def _compute_randomization_p(samples: tuple[Values, ...]) -> float:
     """Compute the two-sided p value of the sign-flip test of one sample, or of the permutation test of two.
 
     The test is exact up to 20,000 permutations; above that it uses a random sample of 20,000.

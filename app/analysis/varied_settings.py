@@ -12,9 +12,13 @@ from emtc_core.config.resolve import Value
 from emtc_core.errors import ConfigError
 
 LAMBDAS = ("embed.lambda_rcon", "embed.lambda_cl")
+"""Weights of the embedder's losses."""
 AUGMENTATION = ("embed.p_mask", "embed.sigma")
+"""Augmentation of the states with which the embedder is trained."""
 TAUS = ("gate.tau_start", "gate.tau_end")
+"""Temperature of the gate at the start and at the end of training."""
 DELTA = "memory.delta"
+"""Merge radius of the memory."""
 EMBEDDER = "embed.type"
 _TRAINING_LENGTH = "train.t_max"
 _IGNORED_DIFFERENCES = frozenset({"seed", "preset"}) | TASK_KEYS

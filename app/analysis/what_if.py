@@ -337,19 +337,20 @@ def compute_gate_means(values: WhatIfValues) -> GateMeans:
 def tabulate_what_if(result: WhatIfResult) -> Table:
     """Make the table of the recorded and the recomputed values and their differences, one row per quantity."""
     rows = [
-        _row("τ at the snapshot [return]", result.tau, result.tau_after, 4),
-        _row("nodes of the sample" if result.sample else "nodes", result.nodes, result.nodes_after, 0),
+        _make_row("τ at the snapshot [return]", result.tau, result.tau_after, 4),
+        _make_row("nodes of the sample" if result.sample else "nodes", result.nodes, result.nodes_after, 0),
     ]
     for compared in result.sets:
+        name = compared.name
         before = compute_gate_means(compared.recorded)
         after = compute_gate_means(compared.recomputed)
         rows += [
-            _row(f"{compared.name}: Δ̄_mem [return]", before.delta_mem, after.delta_mem, 4),
-            _row(f"{compared.name}: lookup found nothing [%]", 100 * before.missed, 100 * after.missed, 2),
-            _row(f"{compared.name}: β̄", before.beta, after.beta, 4),
-            _row(f"{compared.name}: β < {CLOSED_BELOW:g} [%]", 100 * before.closed, 100 * after.closed, 2),
-            _row(f"{compared.name}: incentive passed [%]", 100 - 100 * before.removed, 100 - 100 * after.removed, 2),
-            _row(f"{compared.name}: incentive removed [%]", 100 * before.removed, 100 * after.removed, 2),
+            _make_row(f"{name}: Δ̄_mem [return]", before.delta_mem, after.delta_mem, 4),
+            _make_row(f"{name}: lookup found nothing [%]", 100 * before.missed, 100 * after.missed, 2),
+            _make_row(f"{name}: β̄", before.beta, after.beta, 4),
+            _make_row(f"{name}: β < {CLOSED_BELOW:g} [%]", 100 * before.closed, 100 * after.closed, 2),
+            _make_row(f"{name}: incentive passed [%]", 100 - 100 * before.removed, 100 - 100 * after.removed, 2),
+            _make_row(f"{name}: incentive removed [%]", 100 * before.removed, 100 * after.removed, 2),
         ]
     sizes = ", ".join(f"{len(compared.recorded.beta):,} {compared.name}" for compared in result.sets)
     incentive_note = "The incentive is computed with Q(s′) = 0."
@@ -359,7 +360,7 @@ def tabulate_what_if(result: WhatIfResult) -> Table:
     return make_table(["quantity", "recorded", "recomputed", "difference"], rows, caption=caption)
 
 
-def _row(name: str, before: float, after: float, digits: int) -> tuple[str, str, str, str]:
+def _make_row(name: str, before: float, after: float, digits: int) -> tuple[str, str, str, str]:
     def write(value: float, sign: str = "") -> str:
         return format_decimals(value, digits, sign=sign) if np.isfinite(value) else MISSING
 

@@ -62,7 +62,7 @@ def tabulate_win_rates(curves: Curves, aggregation: Aggregation | None = None, f
         return cell.append(suffix, includes_unfinished=bool(group.unfinished))
 
     columns = [Column(_name_task(quantity, task)) for task in curves.tasks]
-    cells_by_method = [_make_cells(curves, task, make_cell) for task in curves.tasks]
+    columns_of_cells = [_make_cells(curves, task, make_cell) for task in curves.tasks]
     statistic = "mean ± standard deviation over seeds, or median [quartiles] by eval.report"
     if aggregation:
         statistic = aggregation.describe(is_fraction=True)
@@ -71,7 +71,7 @@ def tabulate_win_rates(curves: Curves, aggregation: Aggregation | None = None, f
     few_seeds = explain_small_samples(aggregation, curves.seed_counts)
     caption = caption_final(curves, final, meaning, few_seeds, best, unit="%")
     never_best = frozenset(_name_task(quantity, task) for task in curves.mixed_length_tasks)
-    return _tabulate(curves, columns, cells_by_method, caption, never_best=never_best)
+    return _tabulate(curves, columns, columns_of_cells, caption, never_best=never_best)
 
 
 def tabulate_falls(curves: Curves, aggregation: Aggregation | None = None) -> Table:
@@ -148,7 +148,7 @@ def tabulate_mu_w(
 
     task_steps = [(task, t) for task in curves.tasks for t in steps_by_task.get(task, ())]
     columns = [Column(format_steps(t), group=_name_task(curves.measure, task)) for task, t in task_steps]
-    cells_by_method = [_make_cells(curves, task, make_cell_at(t)) for task, t in task_steps]
+    columns_of_cells = [_make_cells(curves, task, make_cell_at(t)) for task, t in task_steps]
     few_seeds = explain_small_samples(aggregation, curves.seed_counts)
     caption = (
         f"{averaged.title}, normalized area under the win rate at env steps: "
@@ -161,7 +161,7 @@ def tabulate_mu_w(
         last_step = curves.get_points(run.id).env_step[-1]
         if last_step < max(steps_by_task.get(run.task, ()), default=0):
             too_short.append(run.make_excluded(f"last evaluated at {int(last_step):,}; {run.progress}"))
-    return _tabulate(curves, columns, cells_by_method, caption, [*curves.excluded, *too_short])
+    return _tabulate(curves, columns, columns_of_cells, caption, [*curves.excluded, *too_short])
 
 
 def format_aggregate(
@@ -237,7 +237,7 @@ def _make_cells(curves: Curves, task: str, make_cell: Callable[[Curves], Cell | 
 def _tabulate(
     curves: Curves,
     columns: Sequence[Column],
-    cells_by_method: Sequence[Mapping[str, Cell | None]],
+    columns_of_cells: Sequence[Mapping[str, Cell | None]],
     caption: str,
     excluded: Sequence[ExcludedRun] | None = None,
     *,
@@ -248,12 +248,12 @@ def _tabulate(
     Args:
         curves: The variants.
         columns: The columns after the name of the variant.
-        cells_by_method: The cells of each column, by the method of the variant.
+        columns_of_cells: The cells of each column, by the method of the variant.
         caption: The caption.
         excluded: Runs that are not in the table. Default: the excluded runs of `curves`.
         never_best: Titles of columns without a best cell.
     """
-    cells = [[by_method.get(method) for method in curves.methods] for by_method in cells_by_method]
+    cells = [[cells_of_column.get(method) for method in curves.methods] for cells_of_column in columns_of_cells]
     best = [
         (row, column.title)
         for column, column_cells in zip(columns, cells, strict=True)
