@@ -112,7 +112,7 @@ class CollapseResult:
 
 @dataclass(frozen=True)
 class _Statistic:
-    """A number that is a function of sums over nodes, so that a resample is a weighted sum."""
+    """A number that is computed from sums over the query nodes. A resample of episodes is then a weighted sum."""
 
     name: str
     unit: str

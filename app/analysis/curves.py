@@ -517,7 +517,7 @@ def exclude_without_x(curves: Curves) -> Curves:
 
 
 def regroup(curves: Curves, run_ids: Collection[str]) -> Curves:
-    """Keep these runs and name their variants again, by the settings in which only these runs differ."""
+    """Keep only these runs and group them again: the name of a variant depends on the compared runs."""
     by_id = {run.id: run for run in curves.runs if run.id in run_ids}
     runs = []
     for variant in group_variants({run_id: run.settings for run_id, run in by_id.items()}):

@@ -173,7 +173,8 @@ def read_win_rates(db: Database, study: StudyRuns) -> list[Curves]:
     included_ids = set(study.curves.run_ids)
     finished_tasks = set(study.curves.tasks)
     curves_by_task = []
-    for is_skirmish, quantity in ((True, ROBUST), (False, replace(WIN_RATE, title="greedy win rate"))):
+    greedy = replace(WIN_RATE, title="greedy win rate")
+    for is_skirmish, quantity in ((True, ROBUST), (False, greedy)):
         rows = [row for row in study.rows if (row.env == "skirmish") == is_skirmish]
         curves = read_quantity(read_tables(db, rows), quantity)
         ids_by_task: dict[str, list[str]] = {}

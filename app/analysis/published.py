@@ -106,13 +106,10 @@ def tabulate_with_published(
     our_names = {
         group.variant.method: name_method(group.variant.algo, group.variant.changes) for group in curves.by_variant
     }
-    rows = [
-        [
-            our_names.get(method) or name_algo(method),
-            *(cells_of_column.get(method, MISSING) for cells_of_column in columns_of_cells),
-        ]
-        for method in methods
-    ]
+    rows: list[list[Cell | str]] = []
+    for method in methods:
+        name = our_names.get(method) or name_algo(method)
+        rows.append([name, *(cells_of_column.get(method, MISSING) for cells_of_column in columns_of_cells)])
     published_tasks = {column.group for column in columns}
     published_curves = curves.keep(run for run in curves.runs if run.task in published_tasks)
     sources = (

@@ -58,6 +58,7 @@ def group_by_settings(curves: Curves, *keys: str) -> dict[tuple[Value, ...], Cur
         groups.setdefault(values, []).append(run)
 
     def sort_key(value: Value) -> tuple[bool, bool, float | str]:
+        """Sort numbers before text and missing values last; values of different types are never compared."""
         return value is None, isinstance(value, str), 0 if value is None else value
 
     in_order = sorted(groups.items(), key=lambda group: tuple(map(sort_key, group[0])))

@@ -276,11 +276,13 @@ def find_best(cells: Sequence[Cell | None]) -> list[int]:
 
     Cells of a single seed and cells with an unfinished run are ignored. No cell is best if all others are equal to it.
     """
-    values = {
-        row: round(cell.value, cell.digits)
-        for row, cell in enumerate(cells)
-        if cell is not None and cell.value is not None and not cell.includes_unfinished
-        if isinstance(cell.n, int) and cell.n > 1
-    }
-    is_distinct = len(set(values.values())) > 1
-    return [row for row, value in values.items() if is_distinct and value == max(values.values())]
+    printed_values: dict[int, float] = {}
+    for row, cell in enumerate(cells):
+        if cell is None or cell.value is None or cell.includes_unfinished:
+            continue
+        if isinstance(cell.n, int) and cell.n > 1:
+            printed_values[row] = round(cell.value, cell.digits)
+    if len(set(printed_values.values())) < 2:
+        return []
+    largest = max(printed_values.values())
+    return [row for row, value in printed_values.items() if value == largest]
