@@ -13,7 +13,7 @@ independent. Neighbors are searched among all nodes. The query nodes of large me
 return and time, and each number contains its sample size.
 
 If the snapshot is a sample of the memory, its nodes are farther apart than those of the memory. The numbers within
-delta are then not computed, and there is no verdict.
+delta (those with δ in their meaning) are then not computed, and there is no verdict.
 """
 
 from collections.abc import Callable
@@ -44,10 +44,11 @@ USEFUL_ABOVE = 0.3
 """The embedding has not collapsed if the R² of H is above this value."""
 MAX_NEIGHBORS_WITHIN_DELTA = 50
 """Maximum number of counted neighbors within delta. In a collapsed embedding all nodes are within delta."""
-MAX_RANKED = 4000
+MAX_LAYOUT_NODES = 4000
 """Maximum number of nodes in `measure_layout`, whose cost grows with the square of this number."""
 _MAX_PURITY_BY_CHANCE = 0.999
-"""Above this value, all nodes are desirable or none is, and the purity has no meaning."""
+"""Purity is the fraction of neighbors with the same ξ. If it is above this value for random neighbors, all nodes are
+desirable or none is, and it is not reported."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,9 @@ def measure_layout(snapshot: Snapshot, layout: NDArray[np.float32], *, seed: int
     in_layout = np.flatnonzero(np.isfinite(layout).all(axis=1))
     if len(in_layout) <= 2 * NEIGHBORS + 1:
         return []
-    rows = in_layout[sample_stratified_rows(snapshot.h[in_layout], snapshot.t[in_layout], n=MAX_RANKED, seed=seed)]
+    rows = in_layout[
+        sample_stratified_rows(snapshot.h[in_layout], snapshot.t[in_layout], n=MAX_LAYOUT_NODES, seed=seed)
+    ]
     per_node = compute_layout_quality(snapshot.embedding[rows], layout[rows])
     against = f"of the layout against the embedding at k = {NEIGHBORS} among {len(rows)} nodes"
     meanings = {

@@ -179,8 +179,8 @@ def read_win_rates(db: Database, study: StudyRuns) -> list[Curves]:
         curves = read_quantity(read_tables(db, rows), quantity)
         ids_by_task: dict[str, list[str]] = {}
         for run in curves.runs:
-            is_only_unfinished = run.task not in finished_tasks and len(curves.get_points(run.id).value) > 0
-            if run.id in included_ids or is_only_unfinished:
+            has_points = len(curves.get_points(run.id).value) > 0
+            if run.id in included_ids or (run.task not in finished_tasks and has_points):
                 ids_by_task.setdefault(run.task, []).append(run.id)
         curves_by_task += [select_results(regroup(curves, run_ids)) for run_ids in ids_by_task.values()]
     return sorted(curves_by_task, key=lambda curves: (-curves.n, curves.tasks))

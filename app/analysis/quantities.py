@@ -158,7 +158,7 @@ def find_rate(key: str, chosen: RateName) -> RateName | None:
 
 
 def uses_selected_rate(key: str) -> bool:
-    """Return whether a key depends on the selected win rate."""
+    """Return whether the selected `RateName` decides the win rate of a key."""
     return key in (SELECTED_RATE, SELECTED_MU_W)
 
 

@@ -163,7 +163,7 @@ def list_sections(algo: str) -> set[str]:
         sections |= {"memory", "embed", "gate", "incentive"}
     if method == "emc":
         sections |= {"curiosity", "ec"}
-    if backbone in ("cds", "dmix"):
+    if backbone in ("cds", "dmix"):  # they use mixers of QPLEX and QMIX
         sections |= {"qplex", "qmix"}
     return sections
 
@@ -180,7 +180,7 @@ def is_read(key: str, algo: str) -> bool:
 
 
 def learning_settings(settings: Settings) -> dict[str, Value]:
-    """Select the settings in which the seeds of a variant must agree."""
+    """Select the settings that affect learning, in which all runs of a variant agree. The seed is left out."""
     return {key: value for key, value in settings.items() if key != "seed" and not is_irrelevant_for_learning(key)}
 
 
@@ -221,7 +221,7 @@ def find_changes(settings: Settings) -> dict[str, Value]:
 def _is_changed(key: str, value: Value, defaults: Settings) -> bool:
     """Return whether a setting differs from its default.
 
-    Settings without a default are changed only if they belong to a plug-in and differ from their declaration.
+    A setting that is not in `defaults` is changed only if a plug-in declares it with another default.
     """
     if key in defaults:
         return defaults[key] != value

@@ -82,7 +82,7 @@ class WhatIfSettings:
     lookup: Lookup = "nearest"
     successor: Successor = "nn"
 
-    def tau(self, recorded: Any) -> Any:
+    def change_tau(self, recorded: Any) -> Any:
         """Return the changed tau [return] for a recorded one, a number or an array."""
         if self.tau_fixed is None:
             return recorded * self.tau_factor
@@ -96,12 +96,12 @@ class Stream:
     delta_mem: Floats
     beta: Floats
     tau: Floats
-    slot: Rows  # -1: no node
-    next_slot: Rows
+    slot: Rows  # memory slot of the node that was recalled for the state; -1: no node
+    next_slot: Rows  # the same for the next state
     ends: Flags  # last step of an episode, after which the target does not bootstrap
 
     def select(self, keep: Flags) -> "Stream":
-        """Select transitions by a mask [N]."""
+        """Select the transitions for which the mask `keep` [N] is true."""
         return Stream(**{name: values[keep] for name, values in vars(self).items()})
 
 
@@ -223,7 +223,7 @@ def evaluate_what_if(
     tau = find_tau(snapshot, stream, rules.gate)
     if rows is not None:
         stream = stream.select(np.isin(stream.slot, snapshot.slot[rows]))
-    tau_after = float(settings.tau(tau))
+    tau_after = float(settings.change_tau(tau))
     sets = [_compare_links(snapshot, rules, settings, tau_after, merged, rows)]
     if len(stream.beta):
         sets.insert(0, _compare_stream(snapshot, stream, rules, settings, tau))
@@ -419,7 +419,7 @@ def _compare_stream(
     """
     r_p = _compute_incentive(snapshot, snapshot.rows_of(stream.next_slot), stream.ends, rules)
     recorded_tau = np.where(np.isnan(stream.tau), tau, stream.tau)
-    beta = _compute_beta(stream.delta_mem, settings.tau(recorded_tau), rules.gate)
+    beta = _compute_beta(stream.delta_mem, settings.change_tau(recorded_tau), rules.gate)
     is_recorded_miss = np.isnan(stream.delta_mem) & np.isfinite(stream.beta)
     beta = np.where(is_recorded_miss, stream.beta, beta)
     recorded = WhatIfValues(stream.delta_mem, stream.beta, r_p)
