@@ -1,4 +1,8 @@
-"""Aggregation of curves and values over seeds: center, band, mu_w, smoothing and the common grid of env steps."""
+"""Aggregation of curves and values over seeds: the center, the band around it, and the common grid of env steps.
+
+Two functions work on the curve of one seed: `trailing_mean` smooths it, and `compute_mu_w` computes the time average of
+a win rate (mu_w).
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -37,7 +41,7 @@ MAX_POINTS = 500
 
 
 class Summary(NamedTuple):
-    """Center over seeds and the edges of its band; the edges are None without a band."""
+    """Center over seeds [...] and the edges of its band [...]; the edges are None without a band."""
 
     center: Values
     low: Values | None
@@ -84,7 +88,7 @@ class Aggregation:
 
 
 def join_summaries(summaries: Sequence[Summary]) -> Summary:
-    """Join the summaries of several points into that of a line. It has a band if each point has one."""
+    """Concatenate the summaries of several points to the summary of a line. It has a band if each point has one."""
 
     def join(parts: Iterable[Values | None]) -> Values | None:
         arrays = [part for part in parts if part is not None]
@@ -143,17 +147,21 @@ def trailing_mean(x: Values, y: Values, window: float, n: Values | None = None) 
         n: Weights [T], for instance the number of samples behind each y; default: equal weights.
     """
     n = np.ones(len(y)) if n is None else n
+    # the window of point i has the points first[i] to end[i] - 1
     first = np.searchsorted(x, x - window, side="right")
-    total, weight = (np.concatenate([[0.0], np.cumsum(part)]) for part in (y * n, n))
-    last = np.arange(1, len(x) + 1)
-    return (total[last] - total[first]) / (weight[last] - weight[first])
+    end = np.arange(1, len(x) + 1)
+    cumulative_sum = np.concatenate([[0.0], np.cumsum(y * n)])
+    cumulative_weight = np.concatenate([[0.0], np.cumsum(n)])
+    return (cumulative_sum[end] - cumulative_sum[first]) / (cumulative_weight[end] - cumulative_weight[first])
 
 
 def compute_band(values: Values, aggregation: Aggregation, scale: BinomialScale | None = None) -> tuple[Values, Values]:
     """Compute the edges of the band of values [seeds, ...]; needs at least two seeds."""
     if aggregation.is_symmetric:
-        center, spread = compute_center(values, aggregation.center), values.std(axis=0, ddof=1)
-        spread = spread / np.sqrt(len(values)) if aggregation.band == "se" else spread
+        center = compute_center(values, aggregation.center)
+        spread = values.std(axis=0, ddof=1)
+        if aggregation.band == "se":
+            spread = spread / np.sqrt(len(values))
         return center - spread, center + spread
     if aggregation.band == "ci":
         return compute_interval(values, aggregation.center, scale)

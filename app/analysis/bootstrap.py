@@ -1,5 +1,7 @@
 """Percentile bootstrap over whole seeds of a variant, or over whole episodes of a run."""
 
+from math import ceil
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -7,10 +9,12 @@ from app.analysis.intervals import LEVEL, Center, Values, compute_center
 
 BOOTSTRAP_COVERAGE = "With 3 to 5 seeds, a 95 % percentile bootstrap interval covers only 74 to 83 %."
 """Measured by `tests/reference/coverage.py`."""
-_RESAMPLES = 2000
-_BATCH = 128
+_SEED_RESAMPLES = 2000
+"""Number of resamples of seeds."""
+_SEED_BATCH = 128
 """Resamples of seeds that are in memory at the same time."""
 EPISODE_RESAMPLES = 1000
+"""Default number of resamples of episodes."""
 _EPISODE_BATCH = 50
 """Resamples of episodes that are in memory at the same time."""
 
@@ -27,13 +31,18 @@ def bootstrap_interval(values: Values, center: Center, *, level: float = LEVEL, 
         level: Fraction of the resamples inside the interval.
         seed: Random seed; equal values always have equal intervals.
     """
-    resamples = np.sort(np.random.default_rng(seed).integers(len(values), size=(_RESAMPLES, len(values))), axis=1)
+    rng = np.random.default_rng(seed)
+    n_seeds = len(values)
+    # a resample is a sorted list of rows of `values`; equal resamples have one center and are counted
+    resamples = np.sort(rng.integers(n_seeds, size=(_SEED_RESAMPLES, n_seeds)), axis=1)
     distinct, counts = np.unique(resamples, axis=0, return_counts=True)
-    batches = np.array_split(distinct, -(-len(distinct) // _BATCH))
+    batches = np.array_split(distinct, ceil(len(distinct) / _SEED_BATCH))
     centers = np.concatenate([compute_center(values[rows], center, axis=1) for rows in batches])
     order = np.argsort(centers, axis=0)
-    sorted_centers, cum_counts = np.take_along_axis(centers, order, axis=0), np.cumsum(counts[order], axis=0)
-    low, high = (_find_quantile(sorted_centers, cum_counts, q) for q in ((1 - level) / 2, (1 + level) / 2))
+    sorted_centers = np.take_along_axis(centers, order, axis=0)
+    cumulative_counts = np.cumsum(counts[order], axis=0)
+    low = _find_quantile(sorted_centers, cumulative_counts, (1 - level) / 2)
+    high = _find_quantile(sorted_centers, cumulative_counts, (1 + level) / 2)
     return low, high
 
 
@@ -58,8 +67,10 @@ def resample_sums(
     batches = []
     for start in range(0, n_resamples, _EPISODE_BATCH):
         size = min(_EPISODE_BATCH, n_resamples - start)
-        sampled = rng.integers(n_episodes, size=(size, n_episodes)) + n_episodes * np.arange(size)[:, None]
-        counts = np.bincount(sampled.ravel(), minlength=size * n_episodes).reshape(size, n_episodes)
+        # counts[r, e]: how often episode e is in resample r; one `bincount` counts all resamples of the batch
+        sampled = rng.integers(n_episodes, size=(size, n_episodes))
+        bins = sampled + n_episodes * np.arange(size)[:, None]
+        counts = np.bincount(bins.ravel(), minlength=size * n_episodes).reshape(size, n_episodes)
         batches.append(counts @ sums)
     return np.concatenate(batches)
 
@@ -73,11 +84,21 @@ def compute_percentile_interval(values: Values) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _find_quantile(sorted_values: Values, cum_counts: NDArray[np.int64], q: float) -> Values:
-    """Return the quantile q of sorted values whose cumulative numbers of resamples are `cum_counts`."""
-    position = q * (_RESAMPLES - 1)
-    below, above = (
-        np.take_along_axis(sorted_values, (cum_counts <= k).sum(axis=0, keepdims=True), axis=0)[0]
-        for k in (np.floor(position), np.ceil(position))
-    )
+def _find_quantile(sorted_values: Values, cumulative_counts: NDArray[np.int64], q: float) -> Values:
+    """Return the quantile q of all resamples, interpolated linearly as by `np.quantile`.
+
+    Args:
+        sorted_values: [distinct, ...], centers of the distinct resamples, ascending.
+        cumulative_counts: [distinct, ...], number of resamples with this center or a smaller one.
+        q: The quantile, in [0, 1].
+    """
+
+    def get_value(rank: float) -> Values:
+        """Return the center with this rank among all resamples."""
+        row = (cumulative_counts <= rank).sum(axis=0, keepdims=True)
+        return np.take_along_axis(sorted_values, row, axis=0)[0]
+
+    position = q * (_SEED_RESAMPLES - 1)
+    below = get_value(np.floor(position))
+    above = get_value(np.ceil(position))
     return below + (position % 1) * (above - below)

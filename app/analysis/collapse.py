@@ -1,14 +1,19 @@
 """Quality of an embedding: tests whether it has collapsed, with a confidence interval over episodes for each number.
 
-An embedding is useful if nearby states have similar returns. Neighbors from the same episode are similar in any
-embedding, because consecutive states are similar. Only neighbors from other episodes are therefore counted.
+A snapshot is the episodic memory of a run at one env step. Its nodes are stored states with an embedding, the highest
+return that was reached from them (H), and whether they are desirable, that is part of a successful episode (ξ). The
+memory merges states whose embeddings are within the radius delta.
+
+An embedding is useful if nearby states have similar returns; it has collapsed if not. Neighbors from the same episode
+are similar in any embedding, because consecutive states are similar. Only neighbors from other episodes are therefore
+counted.
 
 The intervals are 95 % percentile bootstraps that resample whole episodes, because the nodes of an episode are not
 independent. Neighbors are searched among all nodes. The query nodes of large memories are a sample, stratified by
 return and time, and each number contains its sample size.
 
 If the snapshot is a sample of the memory, its nodes are farther apart than those of the memory. The numbers within
-delta are then not computed, and there is no verdict.
+delta (those with δ in their meaning) are then not computed, and there is no verdict.
 """
 
 from collections.abc import Callable
@@ -33,14 +38,17 @@ from app.analysis.samples import explain_sample
 from storage.queries.memory import Snapshot
 
 COLUMNS = ("name", "value", "low", "high", "n", "unit")
-USELESS, USEFUL = 0.1, 0.3
-"""R² of H below 0.1: the embedding has collapsed. Above 0.3: it has not."""
+COLLAPSED_BELOW = 0.1
+"""The embedding has collapsed if the R² of H, predicted by the neighbors, is below this value."""
+USEFUL_ABOVE = 0.3
+"""The embedding has not collapsed if the R² of H is above this value."""
 MAX_NEIGHBORS_WITHIN_DELTA = 50
-"""Only the nearest neighbors within delta are counted: in a collapsed embedding all nodes are within delta."""
-MAX_RANKED = 4000
-"""Maximum number of nodes for the ranks of a layout; the cost grows with its square."""
+"""Maximum number of counted neighbors within delta. In a collapsed embedding all nodes are within delta."""
+MAX_LAYOUT_NODES = 4000
+"""Maximum number of nodes in `measure_layout`, whose cost grows with the square of this number."""
 _MAX_PURITY_BY_CHANCE = 0.999
-"""Above this value, all nodes are desirable or none is, and the purity has no meaning."""
+"""Purity is the fraction of neighbors with the same ξ. If it is above this value for random neighbors, all nodes are
+desirable or none is, and it is not reported."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +76,8 @@ class CollapseResult:
     def verdict(self) -> str:
         """Whether the embedding has collapsed, with the numbers of the decision.
 
-        It has collapsed if the whole interval of R² is below `USELESS`, and it has not if it is above `USEFUL`. For a
-        sample only the numbers are given.
+        It has collapsed if the whole interval of R² is below `COLLAPSED_BELOW`, and it has not if the whole interval is
+        above `USEFUL_ABOVE`. For a sample only the numbers are given.
         """
         r2 = self["h_r2_knn"]
         if not np.isfinite(r2.value):
@@ -79,14 +87,14 @@ class CollapseResult:
         purity = self._describe_purity()
         if self.sample:
             return f"In this sample, neighbors predict H with {numbers}.{purity}"
-        if r2.high < USELESS:
+        if r2.high < COLLAPSED_BELOW:
             return f"Yes: neighbors do not predict H, {numbers}.{purity}"
-        if r2.low > USEFUL:
+        if r2.low > USEFUL_ABOVE:
             return f"No: neighbors predict H with {numbers}.{purity}"
         return f"Partly, or too few episodes to decide: neighbors predict H with {numbers}.{purity}"
 
     def _describe_purity(self) -> str:
-        """Write how many neighbors have the same ξ; empty if all nodes are desirable, or none is."""
+        """Write the fraction of neighbors with the same ξ; empty if all nodes are desirable, or none is."""
         purity, by_chance = self["xi_purity"], self["xi_purity_by_chance"].value
         if not np.isfinite(purity.value) or by_chance > _MAX_PURITY_BY_CHANCE:
             return ""
@@ -105,7 +113,7 @@ class CollapseResult:
 
 @dataclass(frozen=True)
 class _Statistic:
-    """A number that is a function of sums over nodes, so that a resample is a weighted sum."""
+    """A number that is computed from sums over the query nodes. A resample of episodes is then a weighted sum."""
 
     name: str
     unit: str
@@ -190,7 +198,9 @@ def measure_layout(snapshot: Snapshot, layout: NDArray[np.float32], *, seed: int
     in_layout = np.flatnonzero(np.isfinite(layout).all(axis=1))
     if len(in_layout) <= 2 * NEIGHBORS + 1:
         return []
-    rows = in_layout[sample_stratified_rows(snapshot.h[in_layout], snapshot.t[in_layout], n=MAX_RANKED, seed=seed)]
+    rows = in_layout[
+        sample_stratified_rows(snapshot.h[in_layout], snapshot.t[in_layout], n=MAX_LAYOUT_NODES, seed=seed)
+    ]
     per_node = compute_layout_quality(snapshot.embedding[rows], layout[rows])
     against = f"of the layout against the embedding at k = {NEIGHBORS} among {len(rows)} nodes"
     meanings = {
@@ -224,7 +234,7 @@ def _select_nodes(
     max_nodes: int,
     seed: int,
 ) -> tuple[Rows, NDArray[np.floating]]:
-    """Return the rows of the query nodes [Q] and the coordinates of all nodes [M, d]."""
+    """Return the rows of the query nodes [Q] and the embeddings of all nodes [M, X] in the space of delta."""
     rows = sample_stratified_rows(snapshot.h, snapshot.t, n=max_nodes, seed=seed)
     points = snapshot.embedding if embedding is None else embedding
     if delta_space == "normalized":
@@ -241,7 +251,16 @@ def _center(h: NDArray[np.float32]) -> Floats:
 def _make_return_statistics(
     snapshot: Snapshot, rows: Rows, index: Rows, distance: Floats, *, delta: float, threshold: float
 ) -> list[_Statistic]:
-    """Make the statistics of H [Q, K neighbors]. A sample of the memory has only that of the nearest nodes."""
+    """Make the statistics of H. For a sample of the memory, only that of the nearest nodes is made.
+
+    Args:
+        snapshot: The memory.
+        rows: Rows [Q] of the query nodes.
+        index: Rows [Q, K] of their neighbors.
+        distance: Distances [Q, K] to the neighbors.
+        delta: Merge radius of the memory.
+        threshold: Two nodes differ if their H differ by more.
+    """
     knn_statistic = _make_knn_statistic(snapshot, rows, index)
     if snapshot.whole is not None:
         return [knn_statistic]
@@ -322,7 +341,7 @@ def _make_desirability_statistics(snapshot: Snapshot, rows: Rows, index: Rows) -
 
 
 def _make_r2(name: str, meaning: str, h: Floats, h_neighbors: Floats, is_valid: NDArray[np.bool_]) -> _Statistic:
-    """Make the R² of h [Q] predicted by the mean of its valid neighbors [Q, K]."""
+    """Make the R² of h [Q] if h of a node is predicted by the mean h of its valid neighbors [Q, K]."""
     n_neighbors = is_valid.sum(axis=1)
     is_counted = n_neighbors > 0
     predicted = np.where(is_valid, h_neighbors, 0.0).sum(axis=1) / np.maximum(n_neighbors, 1)
@@ -342,7 +361,7 @@ def _make_r2(name: str, meaning: str, h: Floats, h_neighbors: Floats, is_valid: 
 def _make_fraction(
     name: str, unit: str, meaning: str, part: NDArray[np.generic], whole: NDArray[np.generic]
 ) -> _Statistic:
-    """Make the fraction of the sums of part [Q] and whole [Q]."""
+    """Make the statistic sum(part) / sum(whole) of part [Q] and whole [Q]."""
     terms = np.stack([part, whole], axis=1).astype(np.float64)
 
     def combine(sums: Floats) -> Floats:
@@ -353,12 +372,13 @@ def _make_fraction(
 
 
 def _compute_numbers(statistics: list[_Statistic], episode: NDArray[np.int64], seed: int) -> list[EmbeddingNumber]:
-    """Compute the statistics and their intervals from resamples of whole episodes, shared by all statistics."""
+    """Compute the statistics and their intervals. All statistics use the same resamples of whole episodes."""
+    # the terms of all statistics are resampled as one array, and its columns are then split by statistic
     splits = np.cumsum([statistic.terms.shape[1] for statistic in statistics])[:-1]
     terms = np.concatenate([statistic.terms for statistic in statistics], axis=1)
-    resampled = np.split(resample_sums(terms, episode, seed=seed), splits, axis=1)
+    resampled_sums = np.split(resample_sums(terms, episode, seed=seed), splits, axis=1)
     numbers = []
-    for statistic, sums in zip(statistics, resampled, strict=True):
+    for statistic, sums in zip(statistics, resampled_sums, strict=True):
         low, high = compute_percentile_interval(statistic.combine(sums))
         value = float(statistic.combine(statistic.terms.sum(axis=0)))
         n = int(statistic.is_counted.sum())

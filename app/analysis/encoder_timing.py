@@ -1,7 +1,8 @@
 """The table `encoder-timing`: the duration of one forward pass of the encoders dCAE and TCSE on this machine.
 
-The sizes are those of the table in the paper. Both encoders have the same network, so their ratio `tcse_over_dcae`
-should be 1 within noise.
+Both embed a state for the episodic memory. dCAE is the deterministic conditional autoencoder of EMU. TCSE, the
+temporally consistent semantic embedder of EMTC, is trained with a contrastive loss in addition. The sizes are those of
+the table in the paper. Both encoders have the same network, so their ratio `tcse_over_dcae` should be 1 within noise.
 """
 
 import statistics
@@ -20,7 +21,12 @@ ENCODER_SIZES = (
     (512, 1, 10), (512, 8, 50), (512, 32, 10), (512, 64, 1), (512, 64, 50),
 )  # fmt: skip
 """State dimension, batch, sequence length: the rows of the table in the paper."""
-REPEATS, WARM_UP, EPISODE_LIMIT = 30, 5, 100
+REPEATS = 30
+"""Number of measured forward passes of each encoder."""
+WARM_UP = 5
+"""Number of forward passes before them that are not measured."""
+EPISODE_LIMIT = 100
+"""Maximum number of steps of an episode, by which the embedders divide the time step."""
 
 
 def make_encoder_timing_table() -> pd.DataFrame:
@@ -38,14 +44,14 @@ def _measure_encoder(state_dim: int, batch: int, seq: int) -> dict[str, float | 
     ]
     state = torch.rand(batch * seq, state_dim, device=device)
     steps = torch.arange(batch * seq, device=device) % EPISODE_LIMIT
-    times: list[list[float]] = [[], []]
+    seconds_by_embedder: list[list[float]] = [[], []]
     for repeat in range(WARM_UP + REPEATS):
-        for encoder_times, embedder in zip(times, embedders, strict=True):
+        for measured, embedder in zip(seconds_by_embedder, embedders, strict=True):
             seconds = _time_forward(embedder, state, steps)
             if repeat >= WARM_UP:
-                encoder_times.append(seconds)
-    dcae_ms, tcse_ms = (1e3 * statistics.median(encoder_times) for encoder_times in times)
-    parameters = embedders[1].encoder.parameters()
+                measured.append(seconds)
+    dcae_ms, tcse_ms = (1e3 * statistics.median(seconds) for seconds in seconds_by_embedder)
+    parameters = embedders[0].encoder.parameters()  # both encoders have the same size
     size_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
     return {
         "state_dim": state_dim,

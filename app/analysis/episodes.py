@@ -1,7 +1,7 @@
-"""Frames and name of a stored episode.
+"""The scene (positions and health of all units at each step) and the name of a stored episode.
 
-`draw_scene` never raises. If the environment cannot draw the states, the scene has no units; it contains the reason and
-the states.
+The environment computes the scene from the stored states. `draw_scene` never raises: if the environment cannot draw the
+states, the scene has no units and contains the reason and the states.
 """
 
 import logging
@@ -27,6 +27,7 @@ def name_episode(config: Mapping[str, Any], trajectory: Trajectory, *, training:
     """Name an episode with its outcome: "Training episode 12, won, return 18.5"."""
     kind = "Training episode"
     if not training:
+        # playbacks, the episodes of an evaluation that a user has requested, have numbers from MAX_PLAYBACKS on
         is_playback = trajectory.episode >= MAX_PLAYBACKS
         kind = f"{'Requested' if is_playback else 'Evaluation'} at step {trajectory.env_step}, episode"
     outcome = name_outcome(config, won=trajectory.won, episode_return=trajectory.episode_return)
@@ -34,7 +35,7 @@ def name_episode(config: Mapping[str, Any], trajectory: Trajectory, *, training:
 
 
 def draw_scene(env: str, map: str, states: NDArray[np.float32], actions: NDArray[np.int64] | None = None) -> Scene:
-    """Make the scene of stored states; see the module for a scene that cannot be drawn."""
+    """Make the scene of stored states; a scene without units, with the reason, if it cannot be drawn."""
     try:
         scene = make_scene(env, map, states, actions)
         fault = find_fault(scene, len(states))
@@ -46,7 +47,9 @@ def draw_scene(env: str, map: str, states: NDArray[np.float32], actions: NDArray
         return empty_scene(map, states, reason)
     if fault is not None:
         return empty_scene(map, states, f"The environment returned an invalid scene: {fault}.")
-    return scene if scene.position.size or scene.values is not None else replace(scene, values=states)
+    if not scene.position.size and scene.values is None:
+        return replace(scene, values=states)
+    return scene
 
 
 def find_fault(scene: Scene, frames: int) -> str | None:
@@ -74,5 +77,8 @@ def find_fault(scene: Scene, frames: int) -> str | None:
         return "a position, health, shield or radius is not finite"
     if not np.isin(scene.team, (0, 1, 2)).all():
         return "a team is not 0, 1 or 2"
-    low, high = np.array(scene.bounds[:2], float), np.array(scene.bounds[2:], float)
-    return None if np.isfinite([low, high]).all() and (low < high).all() else "the area of its field is not positive"
+    low = np.array(scene.bounds[:2], float)
+    high = np.array(scene.bounds[2:], float)
+    if not (np.isfinite([low, high]).all() and (low < high).all()):
+        return "the area of its field is not positive"
+    return None

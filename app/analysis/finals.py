@@ -2,8 +2,10 @@
 
 While a policy forms, the win rate alternates between 0 and 1 from one evaluation to the next, so a single evaluation is
 a noisy estimate. By default the final win rate is therefore the mean of the evaluations in the last tenth of the
-budget. This module computes both numbers of a run, the binomial scale that their confidence intervals need, and the
-sentences of captions about them.
+budget. This module computes the final win rate and the falls of a run, and the sentences of captions about them.
+
+Confidence intervals of win rates need a binomial scale (`BinomialScale`): the value of a win rate of 1, and the number
+of episodes in each value. The functions `make_…_scale` return it.
 """
 
 from typing import Literal, NamedTuple, get_args
@@ -30,8 +32,10 @@ LOW_WIN_RATE = 0.5
 """A later evaluation below this value is a fall."""
 DEFAULT_EPISODES = 16
 """Episodes per evaluation of a run that does not state them (an imported run)."""
-_DIGITS = 12  # equal means of different evaluations must compare as equal in spite of rounding errors
+_DIGITS = 12
+"""Decimals of a final win rate. Means that differ only by rounding errors must be equal."""
 _MAX_LISTED = 5
+"""Maximum number of runs that a sentence lists."""
 
 
 class Falls(NamedTuple):
@@ -40,15 +44,15 @@ class Falls(NamedTuple):
     The evaluations are those of the win rate by which the runs are compared (`app.analysis.rates`).
     """
 
-    falls: int
-    """Evaluations below `LOW_WIN_RATE`."""
-    after: int
-    """All evaluations after the first one of at least `HIGH_WIN_RATE`."""
+    n_falls: int
+    """Number of evaluations below `LOW_WIN_RATE`, after the first one of at least `HIGH_WIN_RATE`."""
+    n_later: int
+    """Number of all evaluations after the first one of at least `HIGH_WIN_RATE`."""
 
     @property
-    def share(self) -> float:
-        """Fraction of these evaluations that are falls; NaN if there are none."""
-        return self.falls / self.after if self.after else np.nan
+    def fraction(self) -> float:
+        """Fraction of the later evaluations that are falls; NaN if there are no later evaluations."""
+        return self.n_falls / self.n_later if self.n_later else np.nan
 
 
 def compute_final_rate(steps: Values, values: Values, *, budget: int, rule: FinalRule) -> float:
@@ -95,12 +99,12 @@ def compute_mu_w_at(curves: Curves, *, fraction: float) -> Values:
 
 
 def count_falls(values: Values) -> Falls | None:
-    """Count the evaluations below .5 after the first one of at least .9; None if no evaluation reaches .9."""
-    high = np.flatnonzero(values >= HIGH_WIN_RATE)
-    if not len(high):
+    """Count the falls of one run with the win rates `values` [T]; None if no evaluation is at least `HIGH_WIN_RATE`."""
+    high_indices = np.flatnonzero(values >= HIGH_WIN_RATE)
+    if not len(high_indices):
         return None
-    after = values[high[0] + 1 :]
-    return Falls(int((after < LOW_WIN_RATE).sum()), len(after))
+    later_values = values[high_indices[0] + 1 :]
+    return Falls(int((later_values < LOW_WIN_RATE).sum()), len(later_values))
 
 
 def _select_last_tenth(steps: Values, values: Values, budget: int) -> Values:
@@ -115,7 +119,7 @@ def _count_last_tenth(curves: Curves, run: ComparedRun) -> int:
 
 
 def define_falls(quantity: Quantity) -> str:
-    """Define falls: "evaluations with a robust win rate below 0.5 after the first one of at least 0.9"."""
+    """Write the definition of a fall: "evaluations with a robust win rate below 0.5 after the first one of at …"."""
     points = "evaluations" if quantity.is_evaluation else "reports"
     rate = f"greedy {quantity.title}" if quantity.key == WIN_RATE.key else quantity.title
     return f"{points} with a {rate} below {LOW_WIN_RATE:g} after the first one of at least {HIGH_WIN_RATE:g}"
@@ -128,13 +132,12 @@ def get_final_title(rule: FinalRule, quantity: Quantity = WIN_RATE) -> str:
 
 def name_final(rule: FinalRule, *, unit: str = "", quantity: Quantity = WIN_RATE) -> str:
     """Return the title of the final number with its definition, for tables that are read by a program."""
-    return f"{get_final_title(rule, quantity)}{f' [{unit}]' if unit else ''} ({_define(rule, quantity)})"
+    return f"{_write_title(rule, quantity, unit)} ({_define(rule, quantity)})"
 
 
 def define_final(curves: Curves, rule: FinalRule, *, unit: str = "") -> str:
-    """Define the final number of these runs, with the number of evaluations in the mean."""
-    name = f"{get_final_title(rule, curves.measure)}{f' [{unit}]' if unit else ''}"
-    definition = f"{name}: {_define(rule, curves.measure)}"
+    """Write the definition of the final number of these runs, with the number of evaluations in the mean."""
+    definition = f"{_write_title(rule, curves.measure, unit)}: {_define(rule, curves.measure)}"
     counts = sorted({_count_last_tenth(curves, run) for run in curves.runs} - {0})
     if rule != LAST_TENTH or not counts:
         return definition
@@ -175,9 +178,17 @@ def list_runs_without_last_tenth(curves: Curves, rule: FinalRule) -> str:
     return f"Runs without {article} {point} in the last tenth (their last {point} is used): {runs}{more}."
 
 
+def _write_title(rule: FinalRule, quantity: Quantity, unit: str) -> str:
+    """Write the title of the final number with its unit: "final win rate [%]"."""
+    title = get_final_title(rule, quantity)
+    return f"{title} [{unit}]" if unit else title
+
+
 def _define(rule: FinalRule, quantity: Quantity) -> str:
-    """Define the final number; the episodes are named unless they are those of the greedy protocol."""
-    meaning = FINAL_MEANINGS[rule] if quantity.is_evaluation else FINAL_MEANINGS[rule].replace("evaluation", "report")
+    """Write the definition of the final number; for another win rate than the greedy one, also its meaning."""
+    meaning = FINAL_MEANINGS[rule]
+    if not quantity.is_evaluation:
+        meaning = meaning.replace("evaluation", "report")  # the training win rate is logged in reports
     return meaning if quantity.key == WIN_RATE.key else f"{meaning}, each the {quantity.meaning}"
 
 
@@ -202,6 +213,7 @@ def make_final_scale(
     """
     evaluations = 1
     if rule == LAST_TENTH:
+        # a run without an evaluation in the last tenth has the win rate of one evaluation
         evaluations = min((max(1, _count_last_tenth(curves, run)) for run in curves.runs), default=1)
     if not quantity.counts_episodes:
         return BinomialScale(top, evaluations)
@@ -209,7 +221,7 @@ def make_final_scale(
 
 
 def make_mu_w_scale(curves: Curves, x: float | Values, quantity: Quantity = WIN_RATE) -> BinomialScale:
-    """Return the binomial scale of mu_w at x [T], the average of all evaluations or reports up to there."""
+    """Return the binomial scale of mu_w at x [T]: the average of all evaluations or reports up to x."""
     counts = [np.searchsorted(points.x, x, side="right") for points in curves.list_points()]
     evaluations = np.maximum(1.0, np.min(counts, axis=0))
     if not quantity.counts_episodes:
@@ -234,7 +246,7 @@ def make_mu_w_scale_at_fraction(curves: Curves, fraction: float = 1.0, quantity:
 
 def make_curve_scale(quantity: Quantity, curves: Curves, x: Values) -> BinomialScale | None:
     """Return the binomial scale of a quantity at x [T]; None if its values are not fractions."""
-    if not quantity.is_share:
+    if not quantity.is_fraction:
         return None
     if quantity.is_time_average:
         return make_mu_w_scale(curves, x, quantity)

@@ -1,5 +1,8 @@
 """Findings of a study: the claims of its plan, measured on each task and pooled over tasks.
 
+A plan names the sweeps (groups of planned runs) of a study, its claims, and the measures of each claim. A claim
+compares two variants of an algorithm, or one variant with 0. Its first measure is the primary one and decides it.
+
 `app.analysis.study_plans` reads the plan, and `app.analysis.measures` computes one number per run.
 `app.analysis.significance.compare_seeds` computes each comparison. `app.figures.named.findings` makes the tables.
 """
@@ -12,8 +15,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from app.analysis.curve_reader import read_curves, read_quantity, read_tables
-from app.analysis.curves import ComparedRun, Curves, regroup
+from app.analysis.curves import ComparedRun, Curves, read_curves, read_quantity, read_tables, regroup
 from app.analysis.format import format_run_count
 from app.analysis.intervals import BinomialScale
 from app.analysis.measures import MEASURES, Measure, Numbers, measure_runs
@@ -37,6 +39,7 @@ from storage.runs.sweeps import find_sweep_names, list_sweeps
 ALL_TASKS: Final = "all tasks"
 NO_COMMIT: Final = "no commit stored"
 _MAX_SWEEPS: Final = 10_000
+"""Limit of the list of stored sweeps, above any real number of sweeps."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +57,15 @@ class Finding:
     improvement: float = np.nan
     """Fraction of pairs of runs in which the first variant is better; NaN without a second variant."""
     adjusted_p: float = np.nan
-    """p value of the t test, corrected over the claims of its family on this task; NaN unless primary."""
+    """p value of the t test, corrected over the claims of its family on this task; NaN if it is not primary."""
     commits: tuple[str, ...] = ()
-    """Commits of the runs."""
+    """Git commits that trained the runs."""
     decides: bool = True
-    """Whether the claim names these variants. Other variants are reported without a verdict."""
+    """Whether the variants are in `Claim.pairs`. Those in `Claim.other_pairs` are reported without a verdict."""
 
     @property
     def is_primary(self) -> bool:
-        """Whether it decides the claim."""
+        """Whether it decides the claim on this task."""
         return self.decides and self.measure.name == self.claim.measures[0]
 
     @property
@@ -84,9 +87,9 @@ class StudyRuns:
     missing: tuple[str, ...]
     """Planned runs that are not included, each with the reason."""
     n_planned: int
-    """Number of planned runs; 0 for runs outside the plans."""
+    """Number of planned runs; 0 for the exploratory plan of runs that belong to no study."""
     commits: Mapping[str, int]
-    """Number of included runs by commit."""
+    """Number of included runs by git commit."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,8 @@ class StudyFindings(StudyRuns):
 
     findings: tuple[Finding, ...]
     samples: str = ""
-    """Sentence about the samples from which R² of H is computed; empty if it is computed from whole snapshots."""
+    """Sentence about the samples of memories from which R² of H, the quality of an embedding, is computed; empty if it
+    is computed from whole snapshots of the memory."""
 
 
 def compute_findings(db: Database, rows: Sequence[RunRow]) -> list[StudyFindings]:
@@ -169,20 +173,21 @@ def read_win_rates(db: Database, study: StudyRuns) -> list[Curves]:
     included_ids = set(study.curves.run_ids)
     finished_tasks = set(study.curves.tasks)
     curves_by_task = []
-    for is_skirmish, quantity in ((True, ROBUST), (False, replace(WIN_RATE, title="greedy win rate"))):
+    greedy = replace(WIN_RATE, title="greedy win rate")
+    for is_skirmish, quantity in ((True, ROBUST), (False, greedy)):
         rows = [row for row in study.rows if (row.env == "skirmish") == is_skirmish]
         curves = read_quantity(read_tables(db, rows), quantity)
         ids_by_task: dict[str, list[str]] = {}
         for run in curves.runs:
-            is_only_unfinished = run.task not in finished_tasks and len(curves.get_points(run.id).value) > 0
-            if run.id in included_ids or is_only_unfinished:
+            has_points = len(curves.get_points(run.id).value) > 0
+            if run.id in included_ids or (run.task not in finished_tasks and has_points):
                 ids_by_task.setdefault(run.task, []).append(run.id)
         curves_by_task += [select_results(regroup(curves, run_ids)) for run_ids in ids_by_task.values()]
     return sorted(curves_by_task, key=lambda curves: (-curves.n, curves.tasks))
 
 
 def describe_samples(db: Database, study: StudyRuns) -> str:
-    """Write of which part of the memories R² of H is computed; empty if all last snapshots are whole."""
+    """Write the sentence about samples, see `StudyFindings.samples`; empty if all last snapshots are whole."""
     snapshots = [list_snapshots(db, run_id).tail(1) for run_id in sorted(study.curves.run_ids)]
     if not snapshots:
         return ""
@@ -190,7 +195,8 @@ def describe_samples(db: Database, study: StudyRuns) -> str:
     samples = last[last["size"] < last["memory_size"]]
     if samples.empty:
         return ""
-    nodes, memories = _format_range(list(samples["size"])), _format_range(list(samples["memory_size"]))
+    nodes = _format_range(list(samples["size"]))
+    memories = _format_range(list(samples["memory_size"]))
     return f"R² of H is computed from samples of {nodes} of {memories} nodes ({format_run_count(len(samples))})."
 
 
@@ -243,6 +249,7 @@ def _measure_task(
     values = [{run.seed: numbers[run.id] for run in runs} for runs in runs_by_variant]
     improvement = np.nan
     if len(values) == 2:
+        # with the claimed sign, a larger number is a better one
         x, y = (claim.sign * np.array(list(by_seed.values())) for by_seed in values)
         improvement = probability_of_improvement([x], [y]).value
     commits = {row.id: _get_commit(row) for row in study.rows}
@@ -273,7 +280,7 @@ def _pool(findings: Sequence[Finding]) -> Finding:
 
 
 def _adjust(findings: Sequence[Finding]) -> list[Finding]:
-    """Correct the p values of the primary measures. The claims of one family on one task are one family of tests."""
+    """Correct the p values of the primary findings. Claims of one family are corrected together on each task."""
     primary = [i for i, finding in enumerate(findings) if finding.is_primary]
     p_values = [findings[i].difference.p for i in primary]
     families = [f"{findings[i].claim.family} on {findings[i].task}" for i in primary]

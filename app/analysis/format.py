@@ -21,9 +21,9 @@ def format_number(value: float | None, digits: int = 3) -> str:
 
 
 def count_decimals(value: float, digits: int) -> int:
-    """Return `digits`, or more if a number with `digits` digits after the point would be written as 0.
+    """Return the number of digits after the point: `digits`, or more for a small number that would be written as 0.
 
-    It then has two significant digits. A number below 1e-9 is a rounding error of a sum and is written as 0.
+    A small number gets two significant digits. A number below 1e-9 is a rounding error of a sum and is written as 0.
     """
     if not 1e-9 < abs(value) < 0.5 * 10**-digits:
         return digits
@@ -33,7 +33,8 @@ def count_decimals(value: float, digits: int) -> int:
 def format_decimals(value: float, digits: int, *, sign: str = "") -> str:
     """Write a number with the digits after the point of `count_decimals`. `sign` is "+" or empty."""
     text = f"{value:{sign}.{count_decimals(value, digits)}f}"
-    return text if float(text) or not text.startswith("-") else f"{0.0:{sign}.{digits}f}"
+    is_negative_zero = text.startswith("-") and not float(text)
+    return f"{0.0:{sign}.{digits}f}" if is_negative_zero else text
 
 
 def format_count(value: float | None) -> str:

@@ -1,7 +1,8 @@
 """Variants whose runs with equal seeds have identical evaluations.
 
-Two such variants were trained in the same way, although their settings differ. The usual reason is a run without a win:
-the incentive of the memory is 0 until the first success, so neither the gate nor the embedder changes the training.
+Two such variants were trained in the same way, although their settings differ. The usual reason is a run without a win.
+The episodic incentive is 0 until the first success. Until then, neither the gate (its weight β) nor the embedder of the
+memory changes the training.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ def are_identical(first: Curves, other: Curves) -> bool:
 
 
 def label_identical(groups: Sequence[Curves]) -> str:
-    """Return "identical runs" with the reason if it is known: no evaluation has a win, and a success is a win."""
+    """Return "identical runs", with the reason if no evaluation has a win and a success is a win."""
     return f"identical runs{_find_reason(groups)}"
 
 
@@ -43,7 +44,10 @@ def describe_identical_runs(curves: Curves) -> str:
 
 
 def _find_reason(groups: Sequence[Curves]) -> str:
+    """Return the reason in parentheses; empty if it is unknown."""
     runs = [run for group in groups for run in group.runs]
-    has_win = any(run.evaluations is None or run.evaluations.has_win for run in runs)
-    by_return = any(run.settings.get("memory.success") == "return_threshold" for run in runs)
-    return "" if has_win or by_return else " (no win yet, so the memory pays no incentive)"
+    may_have_win = any(run.evaluations is None or run.evaluations.has_win for run in runs)
+    is_success_by_return = any(run.settings.get("memory.success") == "return_threshold" for run in runs)
+    if may_have_win or is_success_by_return:
+        return ""
+    return " (no win yet, so the memory pays no incentive)"

@@ -10,7 +10,8 @@ around a median with the variance of the median of a normal population.
 Fractions lie in [0, 1], and their interval must have a width even if every seed won every episode. They get Wilson's
 (1927) score interval with the quantile of Student's t. Its sample size is the effective number of episodes, computed
 from the variance over seeds (the design effect of survey statistics). It is at most the number of played episodes and
-at most `MAX_EPISODES_PER_SEED` per seed, because seeds that agree do not prove that no seed gets stuck.
+at most `MAX_EPISODES_PER_SEED` per seed, because seeds that agree do not prove that no seed gets stuck: that no seed
+stays at a low win rate.
 
 Wilson's interval is computed here and not by `statsmodels`: that package has 67 MB and adds 0.5 to 3 s to the start of
 every command, and its `proportion_confint` takes neither a quantile of Student's t nor an effective sample size. Tests
@@ -70,10 +71,12 @@ class IntervalLabel:
     """Population with the lowest coverage."""
 
     def __str__(self) -> str:
-        coverage = (
-            "" if self.min_coverage == self.max_coverage else f"; covers {self.min_coverage} to {self.max_coverage} %"
-        )
-        return f"95 % interval ({self.method}{coverage}{f', least {self.worst_case}' if self.worst_case else ''})"
+        text = self.method
+        if self.min_coverage != self.max_coverage:
+            text += f"; covers {self.min_coverage} to {self.max_coverage} %"
+        if self.worst_case:
+            text += f", least {self.worst_case}"
+        return f"95 % interval ({text})"
 
 
 INTERVAL_LABELS: dict[tuple[Center, bool], IntervalLabel] = {
@@ -112,11 +115,14 @@ def compute_interval(values: Values, center: Center, scale: BinomialScale | None
     quantile = float(stdtrit(dof, (1 + LEVEL) / 2))
     if scale is None:
         return estimate - quantile * np.sqrt(variance), estimate + quantile * np.sqrt(variance)
-    fraction, variance = np.clip(estimate / scale.top, 0, 1), variance / scale.top**2
+    fraction = np.clip(estimate / scale.top, 0, 1)
+    variance = variance / scale.top**2
     if center == "median":
+        # the variance is at least that of the played episodes, so that equal seeds have an interval with a width
         floor = _MEDIAN_VARIANCE_RATIO * compute_binomial_variance(fraction, len(values) * scale.episodes)
         half = quantile * np.sqrt(np.maximum(variance, floor))
         return scale.top * np.clip(fraction - half, 0, 1), scale.top * np.clip(fraction + half, 0, 1)
+    # effective number of episodes: p (1 − p) / n = variance, solved for n
     max_n = len(values) * np.minimum(scale.episodes, MAX_EPISODES_PER_SEED)
     with np.errstate(divide="ignore", invalid="ignore"):
         effective_n = np.where(variance > 0, fraction * (1 - fraction) / variance, max_n)
@@ -160,10 +166,15 @@ def compute_binomial_variance(share: float | Values, played: float | Values) -> 
 def _estimate_variance(values: Values, center: Center) -> tuple[Values, int]:
     """Estimate the sampling variance of a center; return it with its degrees of freedom."""
     n = len(values)
-    if center != "iqm":
-        factor = 1 / n if center == "mean" else _MEDIAN_VARIANCE_RATIO / (n + _MEDIAN_VARIANCE_RATIO - 1)
+    if center == "mean":
+        return 1 / n * values.var(axis=0, ddof=1), n - 1
+    if center == "median":
+        # approximates the variance of the median of n normal values: exact for n = 1 and for large n
+        factor = _MEDIAN_VARIANCE_RATIO / (n + _MEDIAN_VARIANCE_RATIO - 1)
         return factor * values.var(axis=0, ddof=1), n - 1
+    # Yuen (1974): the trimmed values are replaced by the nearest remaining ones (winsorized)
     cut = int(TRIM_FRACTION * n)
-    n_inner, ranked = n - 2 * cut, np.sort(values, axis=0)
+    n_inner = n - 2 * cut
+    ranked = np.sort(values, axis=0)
     winsorized = np.clip(values, ranked[cut], ranked[n - 1 - cut])
     return winsorized.var(axis=0, ddof=1) * (n - 1) / (n_inner * (n_inner - 1)), n_inner - 1

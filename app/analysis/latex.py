@@ -1,4 +1,4 @@
-"""LaTeX code of tables: the rules of booktabs, columns of siunitx, and escaped texts.
+"""LaTeX code of tables with the packages booktabs (horizontal lines) and siunitx (columns of numbers), and of texts.
 
 The code compiles with pdfTeX and siunitx 2 or 3. It contains no characters outside ASCII except accented Latin letters.
 Its first line is a comment with the packages that it needs.
@@ -119,11 +119,14 @@ def write_tabular(
     lines.append(r"\toprule")
     if any(upper for upper, _ in headers):
         lines += _write_upper_headers([upper for upper, _ in headers])
-    names = [escape_text(name) for _, name in headers]
-    lines.append(_write_row([f"{{{name}}}" if format else name for name, format in zip(names, formats, strict=True)]))
+    names = []
+    for (_, name), format in zip(headers, formats, strict=True):
+        text = escape_text(name)
+        names.append(f"{{{text}}}" if format else text)  # braces: a text in a column of numbers
+    lines.append(_write_row(names))
     lines.append(r"\midrule")
     for i, row in enumerate(rows):
-        cells = [_write_cell(text, formats[k], is_best=(i, k) in best) for k, text in enumerate(row)]
+        cells = [_write_cell(text, formats[column], is_best=(i, column) in best) for column, text in enumerate(row)]
         lines.append(_write_row(cells))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}}%"])  # without % a space follows, which does not fit
 
@@ -146,7 +149,7 @@ def _write_upper_headers(uppers: Sequence[str]) -> list[str]:
 
 
 def _find_number_format(texts: Sequence[str]) -> str:
-    """Return the S column for texts that are plain numbers or missing, or "" if a text is something else."""
+    """Return the siunitx column "S[…]" for texts that are plain numbers or missing; "" if another text is there."""
     numbers = [text.replace("−", "-") for text in texts if text not in _MISSING]
     matches = [match for match in map(_PLAIN_NUMBER.fullmatch, numbers) if match]
     if not numbers or len(matches) < len(numbers):
@@ -155,8 +158,13 @@ def _find_number_format(texts: Sequence[str]) -> str:
     n_decimals = max(len(match[2] or "") for match in matches)
     has_plus = any(number.startswith("+") for number in numbers)
     has_minus = any(number.startswith("-") for number in numbers)
-    sign = "+" if has_plus else "-" if has_minus else ""
-    options = [f"table-format={sign}{n_digits}.{n_decimals}" if n_decimals else f"table-format={sign}{n_digits}"]
+    sign = ""
+    if has_plus:
+        sign = "+"
+    elif has_minus:
+        sign = "-"
+    decimals = f".{n_decimals}" if n_decimals else ""
+    options = [f"table-format={sign}{n_digits}{decimals}"]
     if has_plus:
         options.append("retain-explicit-plus=true")
     longest = max(n_digits, n_decimals)
@@ -175,7 +183,7 @@ def _write_cell(text: str, number_format: str, *, is_best: bool) -> str:
 
 
 def _write_row(cells: Sequence[str]) -> str:
-    """Write a row. A bracket or star at its start is put in braces: it would be an argument of the row above."""
+    """Write a row. LaTeX would read a bracket or star at its start as an argument of the row end above: use braces."""
     text = " & ".join(cells)
     if text.startswith(("[", "*")):
         text = f"{{{text[0]}}}{text[1:]}"

@@ -1,7 +1,8 @@
 """Evaluations of comparable runs as the JSON that marl-eval (Gorsane et al., 2022) reads.
 
-marl-eval computes the statistics of rliable. It needs the same algorithms on every task, as many runs of each
-algorithm, and as many evaluations of each run.
+marl-eval computes the statistics of the library rliable. It needs the same algorithms on every task, equally many runs
+of each algorithm, and equally many evaluations of each run. It also needs "absolute_metrics" of each run: one final
+evaluation with more episodes. Here this is the result of `emtc evaluate`, or else the best evaluation of the run.
 """
 
 from collections import Counter, defaultdict
@@ -12,8 +13,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from app.analysis.curve_reader import read_curves, read_tables
-from app.analysis.curves import Curves
+from app.analysis.curves import Curves, read_curves, read_tables
 from app.analysis.quantities import WIN_RATE
 from app.analysis.results import COMMON, Budget, select_finals
 from app.analysis.variants import Variant, write_method
@@ -50,7 +50,7 @@ class _RunResults(NamedTuple):
     variant: Variant
     evaluations: list[_Result]
     policy_result: _Result | None
-    """Result of `emtc evaluate`."""
+    """Result of `emtc evaluate`; None if the policy of the run was not evaluated by it."""
 
 
 def to_marl_eval(
@@ -84,10 +84,10 @@ def to_marl_eval(
 
 
 def _read_runs(db: Database, curves: Curves) -> list[_RunResults]:
-    """Read the results of the compared runs up to their last steps. Those without win rate or return are ignored.
+    """Read the results of the compared runs up to their last steps. Results without win rate or return are ignored.
 
-    The policy result of a run is the newest one of those with the most episodes. Results with changed settings of the
-    environment are ignored.
+    Of the results of `emtc evaluate`, those with the most episodes are used, and of these the newest one. Results with
+    changed settings of the environment are ignored.
     """
     run_ids = curves.run_ids
     evaluations = _group_by_run(evaluation_curves(db, run_ids))
@@ -99,8 +99,8 @@ def _read_runs(db: Database, curves: Curves) -> list[_RunResults]:
         last_policy_step = last_step if run.comparison_budget else inf
         run_evaluations = [result for result in evaluations[run.id] if result.env_step <= last_step]
         run_policies = [result for result in policy_results[run.id] if result.env_step <= last_policy_step]
-        newest_policy = run_policies[-1] if run_policies else None
-        runs.append(_RunResults(run.id, run.variant, run_evaluations, newest_policy))
+        best_policy = run_policies[-1] if run_policies else None  # sorted by number of episodes, then by age
+        runs.append(_RunResults(run.id, run.variant, run_evaluations, best_policy))
     return runs
 
 

@@ -2,6 +2,10 @@
 
 A study file (`app.analysis.study_plans`) names the measures of its claims. A new measure is a function that computes
 the number of each run, and an entry in `MEASURES`.
+
+Symbols: μ̄_w (mu_w) is the time average of the win rate. H is the highest return that was reached from a state, stored
+in the episodic memory. Δ_mem is the error between H of a state and of its successor. The gate turns it into the weight
+β of the episodic incentive r_p. R² of H is the quality of an embedding (`app.analysis.collapse`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,8 +18,7 @@ import pandas as pd
 
 from app.analysis import collapse
 from app.analysis.aggregates import compute_mu_w
-from app.analysis.curve_reader import RunTables, read_quantity, read_tables
-from app.analysis.curves import Curves
+from app.analysis.curves import Curves, RunTables, read_quantity, read_tables
 from app.analysis.finals import LAST_TENTH, compute_final_rates, count_falls, make_final_scale, make_mu_w_scale
 from app.analysis.intervals import BinomialScale, Values
 from app.analysis.quantities import ROBUST, WIN_RATE, find_quantity
@@ -32,11 +35,12 @@ from storage.runs.rows import RunRow
 Numbers = Mapping[str, float]
 """Numbers of a measure by run id; runs without a number are missing."""
 
-OWN: Final = "own"
-"""The embedder with which a run was trained. The others are newly fitted to its last snapshot."""
-EMBEDDERS: Final = (OWN, "tcse", "dcae", "random")
-PARTS: Final = 10
-"""Number of parts of a run in which the gate is averaged."""
+OWN_EMBEDDER: Final = "own"
+"""The embedder with which a run was trained."""
+FITTED_EMBEDDERS: Final = ("tcse", "dcae", "random")
+"""Embedders that are newly fitted to the states of a run's last memory snapshot."""
+N_PARTS: Final = 10
+"""Number of equal parts of a run in which the gate is averaged."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class MeasuredRuns:
         return read_tables(self.db, self.rows)
 
     @cached_property
-    def rated_curves(self) -> Curves:
+    def robust_or_greedy_curves(self) -> Curves:
         """The runs with their robust win rates on skirmish and their greedy win rates on other environments."""
         skirmish_tasks = {run.task for run in self.tables.runs if run.settings.get("env.name") == "skirmish"}
         rate = replace(WIN_RATE, by_task=tuple((task, ROBUST) for task in sorted(skirmish_tasks)))
@@ -81,16 +85,16 @@ class MeasuredRuns:
     @cached_property
     def gate_by_part(self) -> pd.DataFrame:
         """Means of Δ_mem and β in each tenth of a run."""
-        return compute_gate_by_run_part(self.db, self.run_ids, PARTS)
+        return compute_gate_by_run_part(self.db, self.run_ids, N_PARTS)
 
     @cached_property
     def gate_by_part_after_first_win(self) -> pd.DataFrame:
         """Means of Δ_mem and β in each tenth of the part of a run from its first win on."""
-        return compute_gate_by_run_part(self.db, self.run_ids, PARTS, from_first_win=True)
+        return compute_gate_by_run_part(self.db, self.run_ids, N_PARTS, from_first_win=True)
 
     @cached_property
     def return_r2(self) -> dict[str, Numbers]:
-        """R² of H by run id and embedder."""
+        """R² of H by run id and embedder, see `compute_return_r2`."""
         return {row.id: compute_return_r2(self.db, row) for row in self.rows}
 
 
@@ -133,22 +137,25 @@ def measure_runs(
 
 
 def compute_return_r2(db: Database, row: RunRow) -> Numbers:
-    """Compute the R² of H at a run's last snapshot by embedder: `OWN` and the stored newly fitted ones."""
+    """Compute the R² of H at a run's last snapshot, by embedder.
+
+    The embedders are `OWN_EMBEDDER` and those of `FITTED_EMBEDDERS` whose embeddings of the snapshot are stored.
+    """
     snapshot_ids = list_snapshots(db, row.id)["id"]
     if not len(snapshot_ids):
         return {}
     snapshot = get_snapshot(db, int(snapshot_ids.iloc[-1]))
     is_raw = row.config.get("memory", {}).get("delta_space") == "raw"
     space: Literal["raw", "normalized"] = "raw" if is_raw else "normalized"
-    r2 = {OWN: collapse.compute_return_r2(snapshot, delta_space=space)}
-    for embedder in EMBEDDERS[1:]:
+    r2 = {OWN_EMBEDDER: collapse.compute_return_r2(snapshot, delta_space=space)}
+    for embedder in FITTED_EMBEDDERS:
         if fitted := find_embedding(db, snapshot.id, embedder, seed=0):
             r2[embedder] = collapse.compute_return_r2(snapshot, delta_space=space, embedding=fitted.coordinates)
     return r2
 
 
 def _compute_mu_w(runs: MeasuredRuns) -> Numbers:
-    return _average_over_time(runs.rated_curves)
+    return _average_over_time(runs.robust_or_greedy_curves)
 
 
 def _compute_greedy_mu_w(runs: MeasuredRuns) -> Numbers:
@@ -163,7 +170,7 @@ def _average_over_time(curves: Curves) -> Numbers:
 
 
 def _compute_final(runs: MeasuredRuns) -> Numbers:
-    return _average_last_tenth(runs.rated_curves)
+    return _average_last_tenth(runs.robust_or_greedy_curves)
 
 
 def _compute_greedy_final(runs: MeasuredRuns) -> Numbers:
@@ -184,9 +191,9 @@ def _make_last_tenth_scale(curves: Curves) -> BinomialScale:
 
 
 def _count_falls(runs: MeasuredRuns) -> Numbers:
-    curves = runs.rated_curves
+    curves = runs.robust_or_greedy_curves
     counts = {run_id: count_falls(curves.get_points(run_id).value) for run_id in curves.run_ids}
-    return {run_id: float(count.falls) for run_id, count in counts.items() if count is not None}
+    return {run_id: float(count.n_falls) for run_id, count in counts.items() if count is not None}
 
 
 def _compute_q_error(runs: MeasuredRuns) -> Numbers:
@@ -207,7 +214,7 @@ def _compute_delta_ratio_of_whole_run(runs: MeasuredRuns) -> Numbers:
 
 def _divide_delta_of_tenths(gate_by_part: pd.DataFrame) -> Numbers:
     """Compute ln(last tenth / first tenth) of Δ_mem; a run with a mean of 0 has no logarithm and is missing."""
-    tenths = _read_pairs(gate_by_part, "delta_mem", "part", (0, PARTS - 1))
+    tenths = _read_pairs(gate_by_part, "delta_mem", "part", (0, N_PARTS - 1))
     return {run_id: float(np.log(last / first)) for run_id, (first, last) in tenths.items() if first > 0 and last > 0}
 
 
@@ -221,11 +228,12 @@ def _compute_beta_rise_of_whole_run(runs: MeasuredRuns) -> Numbers:
 
 def _subtract_beta_of_tenths(gate_by_part: pd.DataFrame) -> Numbers:
     """Compute the last tenth minus the first tenth of β."""
-    tenths = _read_pairs(gate_by_part, "beta", "part", (0, PARTS - 1))
+    tenths = _read_pairs(gate_by_part, "beta", "part", (0, N_PARTS - 1))
     return _select_finite({run_id: last - first for run_id, (first, last) in tenths.items()})
 
 
 def _compute_closed_more(runs: MeasuredRuns) -> Numbers:
+    """Compute the fraction of transitions with a closed gate (β < .5) in lost episodes, minus that in won episodes."""
     counts = count_closed_by_outcome(runs.db, runs.run_ids)
     fractions = counts.assign(fraction=counts["closed"] / counts["steps"])
     by_outcome = _read_pairs(fractions, "fraction", "won", (False, True))
@@ -241,7 +249,7 @@ def _compute_removed_of_whole_run(runs: MeasuredRuns) -> Numbers:
 
 
 def _compute_r2(runs: MeasuredRuns) -> Numbers:
-    return _select_finite({run_id: r2[OWN] for run_id, r2 in runs.return_r2.items() if OWN in r2})
+    return _select_finite({run_id: r2[OWN_EMBEDDER] for run_id, r2 in runs.return_r2.items() if OWN_EMBEDDER in r2})
 
 
 def _compute_r2_over_dcae(runs: MeasuredRuns) -> Numbers:
@@ -261,7 +269,10 @@ def _compute_r2_over(runs: MeasuredRuns, other: str) -> Numbers:
 
 
 def _read_pairs(frame: pd.DataFrame, column: str, key: str, keys: tuple[int, int]) -> dict[str, tuple[float, float]]:
-    """Return the values of a column at two keys, by run id; runs without one of them are left out."""
+    """Return the values of `column` in the two rows of each run whose column `key` has the values `keys`.
+
+    Runs without one of the rows are left out.
+    """
     by_run: dict[str, dict[int, float]] = {}
     for run_id, row_key, value in zip(frame["run_id"], frame[key], frame[column], strict=True):
         by_run.setdefault(str(run_id), {})[int(row_key)] = float(value)

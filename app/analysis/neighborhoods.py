@@ -1,5 +1,8 @@
 """Nearest neighbors of memory nodes: neighbors from other episodes, and how well a layout keeps the neighbors.
 
+A node is a stored state of the episodic memory with its embedding (4-D). A layout is a projection of the embeddings to
+the plane. H is the highest return that was reached from the state of a node.
+
 Nodes with equal coordinates, as in a collapsed embedding, must be neighbors in random order. A tree would return them
 in the order of rows, which is the order of episodes. All points are therefore moved by a random offset that is smaller
 than the resolution of float32.
@@ -22,12 +25,15 @@ from storage.queries.memory import Snapshot
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 NEIGHBORS = 15
+"""Default number k of nearest neighbors."""
 MAX_QUERY_NODES = 20_000
 """Default maximum number of nodes for which neighbors are searched."""
 OUTLIER_NEIGHBORS = 10
+"""Number of nearest neighbors with which `find_outlier` compares a node."""
 MAX_OUTLIER_CANDIDATES = 20_000
 """Maximum number of nodes in the search for an outlier."""
 _CHUNK = 1000
+"""Number of query nodes that are searched at the same time, to limit the memory."""
 _EXTRA_NEIGHBORS = 14
 """Additional neighbors in the first query, because some neighbors belong to the same episode."""
 _RELATIVE_OFFSET = 1e-9
@@ -42,18 +48,18 @@ class Outlier:
     slot: int
     h: float
     neighbors_h: float  # mean H of its nearest neighbors
-    searched: str  # "20,000 of 970,657 nodes", if node and neighbors were searched in a part of the memory; else empty
+    searched: str  # "20,000 of 970,657 nodes" if only a part of the memory was searched; otherwise empty
 
 
 @dataclass(frozen=True)
 class Agreement:
     """Mean fraction of a node's nearest neighbors in 4-D that are also nearest neighbors in a layout."""
 
-    selected: float
-    rest: float
-    n_selected: int  # nodes in the mean
+    selected: float  # mean over the selected nodes
+    rest: float  # mean over the other nodes
+    n_selected: int  # number of nodes in the mean
     n_rest: int
-    k: int
+    k: int  # number of neighbors that are compared
 
 
 def find_outlier(snapshot: Snapshot) -> Outlier | None:
@@ -115,6 +121,7 @@ def find_neighbors_in_other_episodes(
         incomplete = []
         for chunk in np.array_split(pending, ceil(len(pending) / _CHUNK)):
             result = tree.query(shifted[rows[chunk]], k=n_queried, workers=n_jobs)
+            # for one neighbor, `query` returns arrays without the second dimension
             distances, neighbors = (np.reshape(part, (len(chunk), n_queried)) for part in result)
             is_other = episode[neighbors] != episode[rows[chunk]][:, None]
             # Move neighbors from other episodes to the front. A stable sort keeps them nearest first.
@@ -194,6 +201,7 @@ def compute_layout_quality(points: NDArray[np.floating], layout: NDArray[np.floa
         for column, (rank_by, near_by) in enumerate(((in_points, in_layout), (in_layout, in_points))):
             near = np.argpartition(near_by, k - 1, axis=1)[:, :k]
             excess_rank = np.maximum(_rank_neighbors(rank_by, near) - k, 0).sum(axis=1)
+            # the factor scales the largest possible sum of excess ranks to 1
             parts[chunk, column] = 1 - 2 / (k * (2 * n - 3 * k - 1)) * excess_rank
     return parts
 

@@ -1,6 +1,7 @@
-"""Provenance of figures: one line per run, for the metadata of exported files; and the versions that a run stores.
+"""Provenance of figures: one line per run for the metadata of exported files, and the versions that a run stores.
 
-With the stored versions, the numbers of a run can be traced to the code that computed them.
+The line names the run, the hash of its settings and its code version, so that the numbers of a figure can be traced to
+the code that computed them.
 """
 
 import hashlib
@@ -14,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import emtc_core
-from app.analysis.settings import CODE, ORIGIN
+from app.analysis.settings import BUNDLE_KEY, CODE
 from emtc_core import __version__
 from storage.runs.rows import RunRow, format_seed, imported_label
 
 LIBRARIES = (
-    *("torch", "numpy", "numba", "scipy", "scikit-learn", "sqlalchemy", "faiss-gpu"),
-    *("gfootball", "jaxmarl", "jax", "smac", "smacv2", "pettingzoo", "gymnasium"),
-)
+    "torch", "numpy", "numba", "scipy", "scikit-learn", "sqlalchemy", "faiss-gpu",
+    "gfootball", "jaxmarl", "jax", "smac", "smacv2", "pettingzoo", "gymnasium",
+)  # fmt: skip
+"""Libraries whose versions are stored with a run if they are installed."""
 
 
 def library_versions() -> dict[str, str]:
@@ -45,8 +47,8 @@ def hash_core() -> str:
 
 
 def hash_config(config: Mapping[str, Any]) -> str:
-    """Hash a configuration without its seed. Runs that differ only in their seed have equal hashes."""
-    settings = {key: value for key, value in config.items() if key not in ("seed", ORIGIN, CODE)}
+    """Hash a configuration without its seed, code and bundle. Runs that differ only in these have equal hashes."""
+    settings = {key: value for key, value in config.items() if key not in ("seed", BUNDLE_KEY, CODE)}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -59,8 +61,8 @@ def describe_runs(runs: Iterable[RunRow]) -> tuple[str, ...]:
             f"run {run.id}: {config.get('algo')} on {run.map}",
             format_seed(config.get("seed")),
             f"config {hash_config(config)}",
-            *(f"{name} {run.versions[name]}" for name in ("emtc_lab", "commit") if run.versions.get(name)),
         ]
+        parts += [f"{name} {run.versions[name]}" for name in ("emtc_lab", "commit") if run.versions.get(name)]
         if (label := imported_label(config)) is not None:
             parts.append(f"imported ({label})")
         lines.append(", ".join(parts))

@@ -1,4 +1,4 @@
-"""Published results, and a table of published win rates next to ours.
+"""Published results of the paper, and a table of its win rates next to those of the runs here ("ours").
 
 The published numbers were measured on StarCraft II and Google Research Football. `skirmish` is a simulator: its numbers
 are not comparable with them, and tables with published numbers state this.
@@ -50,28 +50,31 @@ class PublishedStudy:
 @cache
 def read_published() -> Mapping[tuple[str, str, str], PublishedRate]:
     """Read all published win rates by (environment, map, algorithm)."""
-    return {
-        (env, map, algo): PublishedRate(mean, std)
-        for benchmark in _read_toml("published.toml").values()
-        for algo, row in benchmark["win_rate"].items()
-        for map, (mean, std) in zip(benchmark["maps"], row, strict=True)
-        for env in benchmark["environments"]
-    }
+    rates = {}
+    for benchmark in _read_toml("published.toml").values():
+        for algo, row in benchmark["win_rate"].items():
+            for map, (mean, std) in zip(benchmark["maps"], row, strict=True):
+                for env in benchmark["environments"]:
+                    rates[env, map, algo] = PublishedRate(mean, std)
+    return rates
 
 
 @cache
 def read_published_studies() -> dict[str, PublishedStudy]:
     """Read the published results of all studies by name of the study."""
-    return {
-        name: PublishedStudy(part["source"], part["note"], pd.DataFrame(part.get("rows"), columns=part.get("columns")))
-        for name, part in _read_toml("published_studies.toml").items()
-    }
+    studies = {}
+    for name, part in _read_toml("published_studies.toml").items():
+        table = pd.DataFrame(part.get("rows"), columns=part.get("columns"))
+        studies[name] = PublishedStudy(part["source"], part["note"], table)
+    return studies
 
 
 def find_published(study: str, env: str) -> PublishedStudy | None:
-    """Find the published results of a study in an environment."""
+    """Find the published results of a study: those on Google Research Football if `env` is "grf" and they exist."""
     studies = read_published_studies()
-    return studies.get(f"{study}-football" if env == "grf" else study) or studies.get(study)
+    if env == "grf" and f"{study}-football" in studies:
+        return studies[f"{study}-football"]
+    return studies.get(study)
 
 
 def list_published_maps() -> list[str]:
@@ -89,7 +92,7 @@ def tabulate_with_published(
     """
     aggregation = aggregation or Aggregation()
     columns: list[Column] = []
-    cells_by_method: list[dict[str, Cell]] = []
+    columns_of_cells: list[dict[str, Cell]] = []
     for task in curves.tasks:
         groups = [group for group in curves.by_variant if group.variant.task == task]
         paper = _list_published_rates(groups[0].variant.env, groups[0].variant.map)
@@ -97,15 +100,16 @@ def tabulate_with_published(
             continue
         ours = {group.variant.method: _make_our_cell(group, aggregation, final) for group in groups}
         columns += [Column("ours", group=task), Column("paper", group=task)]
-        cells_by_method += [ours, {algo: _make_published_cell(rate) for algo, rate in paper.items()}]
-    methods = list(dict.fromkeys(method for by_method in cells_by_method for method in by_method))
+        columns_of_cells += [ours, {algo: _make_published_cell(rate) for algo, rate in paper.items()}]
+    # the key of a variant without changed settings is its algorithm, so both kinds of cells are in one row
+    methods = list(dict.fromkeys(method for cells_of_column in columns_of_cells for method in cells_of_column))
     our_names = {
         group.variant.method: name_method(group.variant.algo, group.variant.changes) for group in curves.by_variant
     }
-    rows = [
-        [our_names.get(method) or name_algo(method), *(by_method.get(method, MISSING) for by_method in cells_by_method)]
-        for method in methods
-    ]
+    rows: list[list[Cell | str]] = []
+    for method in methods:
+        name = our_names.get(method) or name_algo(method)
+        rows.append([name, *(cells_of_column.get(method, MISSING) for cells_of_column in columns_of_cells)])
     published_tasks = {column.group for column in columns}
     published_curves = curves.keep(run for run in curves.runs if run.task in published_tasks)
     sources = (

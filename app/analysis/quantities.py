@@ -1,5 +1,8 @@
 """Quantities that are plotted over env steps: title, unit, meaning and database column; and the definition of success.
 
+The greedy win rate counts greedy evaluation episodes from the fixed starts of the task, the robust win rate those from
+shifted starts, and the training win rate counts training episodes. mu_w (μ̄_w) is the time average of a win rate.
+
 `won` and `win_rate` always have the environment's definition. If `memory.success` is a return threshold, the fraction
 of episodes above it is the metric `eval/success_rate`, and its axis title states the threshold.
 """
@@ -16,7 +19,7 @@ from storage.queries.curves import metric_points
 
 MU_W_MEANING = "time average of the win rate from the first evaluation to t (area under the curve, trapezoid rule)"
 SUCCESS_RATE = "eval/success_rate"
-"""Plotted instead of the win rate if the return decides what a success is."""
+"""Metric that is plotted instead of the win rate if the return decides what a success is."""
 RateName = Literal["auto", "greedy", "robust", "training"]
 RATE_NAMES: tuple[RateName, ...] = get_args(RateName)
 AUTO: RateName = "auto"
@@ -45,7 +48,7 @@ class Quantity:
     by_task: tuple[tuple[str, "Quantity"], ...] = ()
     """Quantity of each task, if the tasks of a comparison have different quantities."""
     note: str = ""
-    """A sentence for captions: which episodes the win rates count, and why."""
+    """A sentence for captions: which episodes the win rate counts, and why this win rate was chosen."""
 
     @property
     def episodes(self) -> str:
@@ -62,7 +65,7 @@ class Quantity:
         return not self.metric
 
     @property
-    def is_share(self) -> bool:
+    def is_fraction(self) -> bool:
         """Whether its values are fractions in [0, 1]."""
         return self.unit == "fraction"
 
@@ -73,6 +76,7 @@ class Quantity:
 
 
 UNIT_RANGE = (-0.03, 1.03)
+"""Range of the y axis for fractions, with a margin so that lines at 0 and 1 are visible."""
 _WON = "fraction of greedy evaluation episodes won"
 _RETURN = "mean undiscounted return of greedy evaluation episodes"
 WIN_RATE = Quantity("win_rate", "win rate", "fraction", _WON, "win_rate", range=UNIT_RANGE)
@@ -94,6 +98,18 @@ TRAINING_WIN_RATE = Quantity(
 )
 MU_W = Quantity("mu_w", "μ̄_w", "fraction", MU_W_MEANING, "win_rate", range=UNIT_RANGE, is_time_average=True)
 
+SELECTED_RATE = "chosen_win_rate"
+"""Key of the win rate that the user has selected by a `RateName`."""
+SELECTED_MU_W = "chosen_mu_w"
+"""Key of its time average."""
+_MU_W_KEYS = {
+    WIN_RATE.key: MU_W.key,
+    ROBUST.key: "robust_mu_w",
+    TRAINING_WIN_RATE.key: "training_mu_w",
+    SELECTED_RATE: SELECTED_MU_W,
+}
+"""Key of a win rate → key of its time average."""
+
 
 def average_over_time(rate: Quantity) -> Quantity:
     """Return the time average of a win rate: mu_w of the greedy one, "robust μ̄_w" of the robust one."""
@@ -108,15 +124,6 @@ def average_over_time(rate: Quantity) -> Quantity:
     )
 
 
-SELECTED_RATE = "chosen_win_rate"
-SELECTED_MU_W = "chosen_mu_w"
-"""Keys of the win rate and of its time average that the selected `RateName` decides."""
-_MU_W_KEYS = {
-    WIN_RATE.key: MU_W.key,
-    ROBUST.key: "robust_mu_w",
-    TRAINING_WIN_RATE.key: "training_mu_w",
-    SELECTED_RATE: SELECTED_MU_W,
-}
 ROBUST_MU_W = average_over_time(ROBUST)
 RETURN = Quantity("return", "episode return", "env return", _RETURN, "return_mean")
 LENGTH = Quantity("length", "episode length", "env steps", "mean length of greedy evaluation episodes", "length_mean")
@@ -130,7 +137,7 @@ _RATES_OF_KEYS: dict[str, RateName | None] = {
     ROBUST.key: "robust",
     ROBUST_MU_W.key: "robust",
 }
-"""Win rate of each key of a win rate or of its time average; None: the selected one."""
+"""Key of a win rate or of its time average → name of the win rate; None: the selected one."""
 REASONS_WITHOUT_VALUE = {
     ROBUST.key: "no robust win rate: no evaluation from shifted starts (skirmish with fixed starts only)",
     TRAINING_WIN_RATE.key: "no training win rate was logged",
@@ -139,12 +146,19 @@ REASONS_WITHOUT_VALUE = {
 
 
 def find_rate(key: str, chosen: RateName) -> RateName | None:
-    """Find the win rate of a key; None if the key is neither a win rate nor the time average of one."""
-    return _RATES_OF_KEYS[key] or chosen if key in _RATES_OF_KEYS else None
+    """Find the win rate of a key; None if the key is neither a win rate nor the time average of one.
+
+    Args:
+        key: Key of a quantity.
+        chosen: The selected win rate. It is returned for the keys `SELECTED_RATE` and `SELECTED_MU_W`.
+    """
+    if key not in _RATES_OF_KEYS:
+        return None
+    return _RATES_OF_KEYS[key] or chosen
 
 
 def uses_selected_rate(key: str) -> bool:
-    """Return whether a key depends on the selected win rate."""
+    """Return whether the selected `RateName` decides the win rate of a key."""
     return key in (SELECTED_RATE, SELECTED_MU_W)
 
 
@@ -164,10 +178,11 @@ def find_quantity(key: str) -> Quantity:
 def get_success_threshold(config: Mapping[str, Any]) -> float | None:
     """Return the minimum return [env return] of a successful episode; None if `won` decides."""
     memory = config.get("memory", {})
-    return _threshold(memory.get("success"), memory.get("success_threshold"))
+    return _select_threshold(memory.get("success"), memory.get("success_threshold"))
 
 
-def _threshold(rule: object, value: object) -> float | None:
+def _select_threshold(rule: object, value: object) -> float | None:
+    """Return `memory.success_threshold` if `memory.success` is the rule that uses it; otherwise None."""
     if rule == "return_threshold" and isinstance(value, int | float) and isfinite(value):
         return float(value)
     return None
@@ -191,7 +206,7 @@ def add_success_rule(quantity: Quantity, settings: Iterable[Settings]) -> Quanti
     """Add the success threshold of the runs to the title of a success rate."""
     if quantity.key != SUCCESS_RATE:
         return quantity
-    thresholds = {_threshold(run.get("memory.success"), run.get("memory.success_threshold")) for run in settings}
+    thresholds = {_select_threshold(run.get("memory.success"), run.get("memory.success_threshold")) for run in settings}
     thresholds.discard(None)
     title = "success (return ≥ each run's own threshold)"
     if len(thresholds) == 1 and (threshold := thresholds.pop()) is not None:

@@ -1,4 +1,4 @@
-"""Choice of the win rate by which the runs of a task are compared: greedy, robust or training.
+"""Choice of the win rate by which the runs of a task are compared: greedy, robust, or that of the training episodes.
 
 On skirmish the greedy episodes of an evaluation start from the same fixed positions and are nearly identical, so the
 win rate of 16 episodes has the variance of one or two independent episodes. Robust episodes start from shifted
@@ -18,10 +18,11 @@ from app.analysis.quantities import ROBUST, SELECTED_RATE, TRAINING_WIN_RATE, WI
 REASON_FOR_ROBUST = "greedy episodes from fixed starts are nearly identical"
 _GREEDY_NOTE = "Win rates of greedy episodes from the default starts of the task."
 _MAX_LISTED = 3
+"""Maximum number of runs that a reason lists."""
 
 
 class TaskRate(NamedTuple):
-    """The default win rate of one task."""
+    """The default win rate of one task, and the reason."""
 
     rate: Literal["greedy", "robust"]
     reason: str = ""
@@ -61,7 +62,7 @@ def choose_rates(evaluations: pd.DataFrame, tasks: Mapping[str, str]) -> dict[st
         evaluations: Evaluations with the columns run_id, win_rate and robust_win_rate.
         tasks: Task of each run, in the order in which runs are listed.
     """
-    n_values = evaluations.groupby("run_id")[["win_rate", "robust_win_rate"]].count()
+    n_values = evaluations.groupby("run_id")[["win_rate", "robust_win_rate"]].count()  # NaN is not counted
     counts_by_task: dict[str, dict[str, _EvaluationCounts]] = {}
     for run_id, task in tasks.items():
         if run_id not in n_values.index:
@@ -73,12 +74,13 @@ def choose_rates(evaluations: pd.DataFrame, tasks: Mapping[str, str]) -> dict[st
 
 
 def _choose_task_rate(counts: Mapping[str, _EvaluationCounts]) -> TaskRate:
+    """Choose the win rate of one task from the counts of its runs."""
     if not any(count.robust for count in counts.values()):
         return TaskRate("greedy")
-    without = [run_id for run_id, count in counts.items() if count.robust < count.greedy]
-    if not without:
+    incomplete = [run_id for run_id, count in counts.items() if count.robust < count.greedy]
+    if not incomplete:
         return TaskRate("robust")
-    return TaskRate("greedy", _describe_missing(without))
+    return TaskRate("greedy", _describe_missing(incomplete))
 
 
 def _describe_missing(run_ids: Sequence[str]) -> str:

@@ -1,12 +1,12 @@
 """The runs that count as results, and the common budget at which they are compared.
 
-Runs that have finished or have reached their env steps are results. Other runs are listed with the reason why they are
-left out, or marked with a dagger if they are included.
+Runs that have finished or have reached their target steps are results. Other runs are left out and listed with the
+reason, or included and marked with a dagger.
 
-A win rate after 4,000 env steps and one after 40,000 env steps are not comparable. The runs of a task are therefore
-compared at one budget. By default only runs of the most common budget of the task are compared, and each run of another
-budget is listed with this reason. If a budget is given, evaluations of longer runs after it are ignored, and each
-caption states this.
+A budget is a number of env steps. A win rate after 4,000 env steps and one after 40,000 env steps are not comparable,
+so the runs of a task are compared at one budget. By default only runs with the most common length of their task are
+compared, and each other run is listed with its length. If a budget is given, the evaluations of longer runs after it
+are ignored, and each caption states this.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,8 +17,8 @@ import numpy as np
 
 from app.analysis.curves import ComparedRun, Curves, PointTable
 from app.analysis.quantities import REASONS_WITHOUT_VALUE
-from app.analysis.settings import LABEL, parse_steps
-from app.analysis.variants import SAME_LENGTH
+from app.analysis.settings import IMPORT_LABEL, parse_steps
+from app.analysis.variants import LENGTH_TOLERANCE
 from storage.engine import Database
 from storage.queries.run_search import RunFilter, matching_ids
 from storage.queries.runs import get_rows
@@ -28,8 +28,11 @@ Budget = int | Literal["common", "own"]
 """Env steps; "common": the most common one of a task's runs; "own": the end of each run."""
 COMMON: Final = "common"
 OWN_END: Final = "own"
-_TOLERANCE: Final = 1 + SAME_LENGTH
-"""Lengths count as equal if they differ by at most this factor, because a run ends with its last full round."""
+_EQUAL_LENGTH_FACTOR: Final = 1 + LENGTH_TOLERANCE
+"""Two lengths are equal if the longer one is at most this factor times the shorter one.
+
+Training ends only after the episodes that have started, so a run can be a little longer than its target steps.
+"""
 
 
 def select_runs(
@@ -54,7 +57,9 @@ def select_runs(
         named_rows = [find_run(db, name) for name in dict.fromkeys(names)]
         rows = list({row.id: row for row in named_rows}.values())
     else:
-        rows = get_rows(db, matching_ids(db, RunFilter(visibility="drawn", evaluated=True), sort="-created"))
+        # "drawn": neither hidden nor archived
+        run_filter = RunFilter(visibility="drawn", evaluated=True)
+        rows = get_rows(db, matching_ids(db, run_filter, sort="-created"))
     return [row for row in rows if (not maps or row.map in maps) and (not algos or row.algo in algos)]
 
 
@@ -64,8 +69,10 @@ def parse_budget(text: object) -> Budget:
     Raises:
         ValueError: If it is not a budget.
     """
-    if text in (COMMON, OWN_END):
-        return COMMON if text == COMMON else OWN_END
+    if text == COMMON:
+        return COMMON
+    if text == OWN_END:
+        return OWN_END
     steps = parse_steps(str(text))
     if len(steps) != 1:
         raise ValueError(f"a budget is common, own or a number of env steps such as 20000 or 0.8M, got {text!r}")
@@ -77,9 +84,9 @@ def select_results(curves: Curves, *, include_unfinished: bool = False, final: b
 
     Args:
         curves: All runs.
-        include_unfinished: Include unfinished runs.
-        final: Whether final numbers are needed. A curve can be drawn before its run has finished, so without `final` a
-            variant that has only unfinished runs is included, with a dagger.
+        include_unfinished: Include all unfinished runs.
+        final: Whether the runs are selected for final numbers. True: all unfinished runs are left out. False: the runs
+            are selected for curves, and a variant that has only unfinished runs is included with a dagger.
     """
     reasons: dict[str, str] = {}
     for group in curves.by_variant:
@@ -88,11 +95,11 @@ def select_results(curves: Curves, *, include_unfinished: bool = False, final: b
 
 
 def _find_reasons(group: Curves, *, include_unfinished: bool, final: bool) -> dict[str, str]:
-    """Find the reason for each run of one variant that is left out."""
+    """Find the reason of each run of one variant that is left out, by run id."""
     no_point = REASONS_WITHOUT_VALUE.get(group.measure.key, "no point yet")
     reasons: dict[str, str] = {}
     used_runs: dict[str, ComparedRun] = {}
-    # of the runs with the same seed, the last one in this order is used
+    # of the runs with the same seed, the newest result is used, or the newest unfinished run if there is no result
     for run in sorted(group.runs, key=lambda run: (run.is_result, run.created_s, run.id)):
         if len(group.get_points(run.id).value):
             used_runs[run.seed_text] = run
@@ -104,8 +111,10 @@ def _find_reasons(group: Curves, *, include_unfinished: bool, final: bool) -> di
     if include_unfinished:
         return reasons
     unfinished = {run.id: run.progress for run in used_runs.values() if not run.is_result}
-    is_drawn_unfinished = not final and len(unfinished) == len(used_runs)
-    return reasons if is_drawn_unfinished else {**reasons, **unfinished}
+    has_only_unfinished = len(unfinished) == len(used_runs)
+    if has_only_unfinished and not final:
+        return reasons
+    return reasons | unfinished
 
 
 def select_finals(curves: Curves, *, include_unfinished: bool = False, budget: Budget = COMMON) -> Curves:
@@ -114,7 +123,10 @@ def select_finals(curves: Curves, *, include_unfinished: bool = False, budget: B
 
 
 def get_run_length(curves: Curves, run: ComparedRun) -> int:
-    """Return the length of a run [env steps]: its budget if it has finished, otherwise the steps trained so far."""
+    """Return the length of a run [env steps]: the smaller number of its target steps and of the steps trained so far.
+
+    Without both numbers, it is the env step of the last point.
+    """
     lengths = [steps for steps in (run.target_steps, run.env_steps) if steps > 0]
     return min(lengths) if lengths else _get_last_step(curves, run)
 
@@ -126,7 +138,7 @@ def _get_last_step(curves: Curves, run: ComparedRun) -> int:
 
 
 def list_budgets(curves: Curves) -> list[int]:
-    """List the different lengths of the runs, ascending; equal lengths within the tolerance are listed once."""
+    """List the different lengths of the runs [env steps], ascending; those equal within the tolerance only once."""
     return _list_distinct(get_run_length(curves, run) for run in curves.runs)
 
 
@@ -135,19 +147,25 @@ def cut_to_budget(curves: Curves, budget: Budget = COMMON) -> Curves:
 
     Args:
         curves: Runs that count as results.
-        budget: The budget. Shorter runs than a given number of env steps are left out. With "common" runs of another
-            budget are left out; if unfinished runs are included, the curves are cut to the largest number that all
-            reached. With "own" no curve is cut; tasks with runs of different lengths are then marked in
-            `Curves.mixed_length_tasks`.
+        budget: The budget.
+
+            * A number of env steps: shorter runs are left out, longer runs are cut.
+            * "common": runs whose target is not the most common length of the task are left out. The others are cut to
+              the largest number of env steps that all reached, which matters if unfinished runs are included.
+            * "own": no curve is cut. Tasks with runs of different lengths are listed in `Curves.mixed_length_tasks`.
     """
     if budget == OWN_END:
-        return _compare_at_own_ends(curves)
+        lengths = {task: _list_distinct(task_lengths) for task, task_lengths in _list_lengths_by_task(curves).items()}
+        mixed_lengths = {task: task_lengths for task, task_lengths in lengths.items() if len(task_lengths) > 1}
+        if mixed_lengths:
+            return _compare_at_own_ends(curves, mixed_lengths)
+        budget = COMMON  # all runs of a task have one length, so the common budget is the end of each run
     if budget == COMMON:
         curves = select_common_budget(curves)
 
     def find_short(run: ComparedRun) -> str | None:
         length = get_run_length(curves, run)
-        if not isinstance(budget, int) or length * _TOLERANCE >= budget:
+        if not isinstance(budget, int) or length * _EQUAL_LENGTH_FACTOR >= budget:
             return None
         return f"has {length:,} of the {budget:,} env steps at which runs are compared"
 
@@ -170,32 +188,41 @@ def cut_to_budget(curves: Curves, budget: Budget = COMMON) -> Curves:
 
 
 def _cut_points(curves: Curves, budgets: Mapping[str, int]) -> Curves:
-    """Remove the points of longer runs after the budget of their task."""
+    """Remove the points after the budget of their task from the runs whose target is longer."""
     last_steps = {task: float(steps) for task, steps in budgets.items()}
     for run in curves.runs:
-        # runs of this length may have their last evaluation a little after the budget
+        # the last evaluation of a run that ends at the budget may be a little after it
         if not _is_longer(curves, run, budgets[run.task]):
             last_steps[run.task] = max(last_steps[run.task], _get_last_step(curves, run))
-    cut_runs = [run.id for run in curves.runs if run.target_steps > budgets[run.task] * _TOLERANCE]
+    # The target counts, not the length so far: an unfinished run that has just reached the budget is compared there,
+    # not at its target.
+    cut_runs = [run.id for run in curves.runs if run.target_steps > budgets[run.task] * _EQUAL_LENGTH_FACTOR]
     if not cut_runs:
         return curves
     points = curves.points
-    edges = np.array([_TOLERANCE * last_steps[task] for task in points["task"]], np.float64)
-    is_cut = points["run"].isin(cut_runs) & (points["env_step"].to_numpy() > edges)
-    runs = tuple(
-        replace(run, comparison_budget=budgets[run.task]) if run.id in cut_runs else run for run in curves.runs
-    )
-    return replace(curves, table=PointTable(points.loc[~is_cut, :]), runs=runs)
+    last_step_of_row = np.array([last_steps[task] for task in points["task"]], np.float64)
+    is_after_end = points["env_step"].to_numpy() > _EQUAL_LENGTH_FACTOR * last_step_of_row
+    is_removed = points["run"].isin(cut_runs) & is_after_end
+    runs = []
+    for run in curves.runs:
+        runs.append(replace(run, comparison_budget=budgets[run.task]) if run.id in cut_runs else run)
+    return replace(curves, table=PointTable(points.loc[~is_removed, :]), runs=tuple(runs))
 
 
 def select_common_budget(curves: Curves) -> Curves:
-    """Leave out the runs whose budget is not the most frequent one of their task, or the greatest one of these."""
+    """Keep the runs with the most frequent length of their task; of equally frequent lengths, the greatest one.
+
+    The length of an unfinished run is its target steps.
+    """
 
     def get_planned_length(run: ComparedRun) -> int:
         return get_run_length(curves, run) if run.is_result else run.target_steps
 
     def find_common(lengths: Sequence[int]) -> int:
-        counts = {steps: sum(steps <= length <= steps * _TOLERANCE for length in lengths) for steps in lengths}
+        counts: dict[int, int] = {}
+        for steps in lengths:
+            equal_lengths = [length for length in lengths if steps <= length <= steps * _EQUAL_LENGTH_FACTOR]
+            counts[steps] = len(equal_lengths)
         return max(lengths, key=lambda steps: (counts[steps], steps))
 
     lengths_by_task: dict[str, list[int]] = {}
@@ -204,31 +231,29 @@ def select_common_budget(curves: Curves) -> Curves:
     common = {task: find_common(lengths) for task, lengths in lengths_by_task.items()}
 
     def find_other_length(run: ComparedRun) -> str | None:
-        steps, length = common[run.task], get_planned_length(run)
-        if length <= steps * _TOLERANCE and steps <= length * _TOLERANCE:
+        steps = common[run.task]
+        length = get_planned_length(run)
+        if length <= steps * _EQUAL_LENGTH_FACTOR and steps <= length * _EQUAL_LENGTH_FACTOR:
             return None
         return f"has {length:,} env steps; most runs of its map have {steps:,}"
 
     return curves.exclude(find_other_length)
 
 
-def _compare_at_own_ends(curves: Curves) -> Curves:
-    lengths = {task: _list_distinct(task_lengths) for task, task_lengths in _list_lengths_by_task(curves).items()}
-    mixed = {task: steps for task, steps in lengths.items() if len(steps) > 1}
-    if not mixed:
-        return cut_to_budget(curves)
-    ranges = "; ".join(f"{task} {steps[0]:,} to {steps[-1]:,}" for task, steps in mixed.items())
+def _compare_at_own_ends(curves: Curves, mixed_lengths: Mapping[str, Sequence[int]]) -> Curves:
+    """Mark the tasks whose runs have different lengths; `mixed_lengths` has these lengths in ascending order."""
+    ranges = "; ".join(f"{task} {steps[0]:,} to {steps[-1]:,}" for task, steps in mixed_lengths.items())
     warning = (
         f"RUNS OF DIFFERENT LENGTHS: each run is evaluated at its own end ({ranges} env steps), so the numbers are not "
         "comparable. Each cell states its length, and no cell is bold."
     )
     note = " ".join(filter(None, (warning, _list_imported(curves))))
-    return replace(curves, budget_note=note, mixed_length_tasks=frozenset(mixed))
+    return replace(curves, budget_note=note, mixed_length_tasks=frozenset(mixed_lengths))
 
 
 def _list_imported(curves: Curves) -> str:
-    """List the variants that another program trained; empty if there are none."""
-    names = sorted({run.variant.name for run in curves.runs if LABEL in run.settings})
+    """Write the sentence that lists the variants that another program trained; empty if there are none."""
+    names = sorted({run.variant.name for run in curves.runs if IMPORT_LABEL in run.settings})
     return f"Imported, trained by another program: {'; '.join(names)}." if names else ""
 
 
@@ -240,20 +265,23 @@ def _list_lengths_by_task(curves: Curves) -> dict[str, list[int]]:
 
 
 def _list_distinct(lengths: Iterable[int]) -> list[int]:
-    """List lengths in ascending order; a length within the tolerance of the one before it is not listed."""
+    """List lengths in ascending order, without those that are equal to the last listed one within the tolerance."""
     distinct: list[int] = []
     for steps in sorted(lengths):
-        if not distinct or steps > distinct[-1] * _TOLERANCE:
+        if not distinct or steps > distinct[-1] * _EQUAL_LENGTH_FACTOR:
             distinct.append(steps)
     return distinct
 
 
 def _is_longer(curves: Curves, run: ComparedRun, budget: int) -> bool:
-    return get_run_length(curves, run) > budget * _TOLERANCE
+    return get_run_length(curves, run) > budget * _EQUAL_LENGTH_FACTOR
 
 
 def _describe_budget(curves: Curves, budgets: Mapping[str, int], budget: Budget) -> str:
-    """Write the sentence of captions on the budget of each task and on the runs that are longer."""
+    """Write the sentence of captions on the budget of each task and on the runs that are longer.
+
+    ε is the exploration rate and τ the temperature of the gate; both depend on the configured training length.
+    """
     values = sorted(set(budgets.values()))
     if len(values) == 1:
         steps = f"{values[0]:,}"
@@ -266,8 +294,9 @@ def _describe_budget(curves: Curves, budgets: Mapping[str, int], budget: Budget)
     if isinstance(budget, int):
         reason = "the requested budget"
     else:
-        ids = f" (shortest: run{'s' if len(shortest) > 1 else ''} {', '.join(shortest)})" if len(shortest) <= 3 else ""
-        reason = f"the largest number that all runs reached{ids}"
+        reason = "the largest number that all runs reached"
+        if len(shortest) <= 3:
+            reason += f" (shortest: run{'s' if len(shortest) > 1 else ''} {', '.join(shortest)})"
     longer = "1 run is" if n_longer == 1 else f"{n_longer} runs are"
     return (
         f"Compared at {steps} env steps, {reason}. {longer} longer: later evaluations are ignored, and the schedules "

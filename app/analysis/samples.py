@@ -1,4 +1,8 @@
-"""Texts about samples: how many nodes of a memory a snapshot contains, and what is known about the whole memory."""
+"""Texts about samples: how many nodes of a memory a snapshot contains, and what is known about the whole memory.
+
+A snapshot is the episodic memory of a run at one env step; a node is one stored state. The snapshots in a bundle, a
+file of exported runs, may be samples of the nodes. `Snapshot.whole` then has the recorded numbers of the whole memory.
+"""
 
 from math import isfinite
 
@@ -8,7 +12,7 @@ from app.analysis.format import format_count, format_number, format_percent
 from storage.queries.memory import Snapshot
 
 NEEDS_WHOLE = "a whole snapshot, but this one is a sample of the memory"
-"""What a computation needs that a sample cannot give."""
+"""End of an error message "… needs": for a computation that is not possible with a sample."""
 
 
 def count_nodes(n: int, snapshot: Snapshot) -> str:
@@ -24,7 +28,7 @@ def count_nodes(n: int, snapshot: Snapshot) -> str:
 
 
 def describe_sample(snapshot: Snapshot) -> str:
-    """Name the sample: "a sample from 37 of 8,612 episodes"; empty for a whole snapshot."""
+    """Write from how many episodes the sample is: "a sample from 37 of 8,612 episodes"; empty for a whole snapshot."""
     if snapshot.whole is None:
         return ""
     n_episodes = len(np.unique(snapshot.episode))

@@ -1,5 +1,6 @@
-"""Selection of memory nodes on the map, by lasso and by ranges of values, and statistics of the selected nodes.
+"""Selection of memory nodes on the memory map, by lasso and by ranges of values, and statistics of the selected nodes.
 
+A node is a stored state of the episodic memory. The memory map is a projection of the nodes to the plane.
 `NODE_QUANTITIES` lists the quantities of a node that can be used for the colors of the map and for ranges.
 """
 
@@ -57,7 +58,9 @@ NODE_QUANTITIES: dict[str, NodeQuantity] = {
 
 
 MAX_CORNERS: Final = 200
-DESCRIBED: Final = ("h", "delta_mem", "beta", "t")
+"""Maximum number of corners of a lasso."""
+DESCRIBED_QUANTITIES: Final = ("h", "delta_mem", "beta", "t")
+"""Quantities whose quantiles `tabulate_selection` computes."""
 _QUANTILES: Final = {"10 %": 0.1, "median": 0.5, "90 %": 0.9}
 
 
@@ -117,7 +120,7 @@ class NodeSelection:
             snapshot: The memory.
             coordinates: Coordinates [M, 2] of the projection; nodes with NaN are never selected.
         """
-        selected = has_place(coordinates)
+        selected = has_coordinates(coordinates)
         for key, (low, high) in self.ranges.items():
             values = compute_node_values(snapshot, key).astype(np.float64)
             selected &= (values >= low) & (values <= high)
@@ -127,7 +130,7 @@ class NodeSelection:
         return selected
 
 
-def has_place(coordinates: NDArray[np.float32]) -> NDArray[np.bool_]:
+def has_coordinates(coordinates: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Compute the mask [M] of the nodes that have coordinates in the projection [M, 2]."""
     return np.isfinite(coordinates[:, 0]) & np.isfinite(coordinates[:, 1])
 
@@ -159,15 +162,22 @@ def parse_numbers(text: str, separator: str) -> list[float]:
 
 
 def _is_inside(polygon: NDArray[np.float64], points: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Test points [n, 2] by the even-odd rule, with the same arithmetic as `keepInside` in assets/atlas_points.js."""
+    """Return which points [n, 2] are inside a polygon [corners, 2].
+
+    Even-odd rule: a point is inside if a horizontal ray from it to the right crosses an odd number of edges. The
+    function `keepInside` in assets/atlas_points.js has the same arithmetic, so that both select the same nodes.
+    """
     low, high = polygon.min(axis=0), polygon.max(axis=0)
     is_inside = np.zeros(len(points), bool)
     in_box = np.flatnonzero(((points >= low) & (points <= high)).all(axis=1))
-    x, y = points[in_box, 0], points[in_box, 1]
+    x = points[in_box, 0]
+    y = points[in_box, 1]
     is_odd = np.zeros(len(in_box), bool)
     for (ax, ay), (bx, by) in zip(polygon, np.roll(polygon, 1, axis=0), strict=True):
         if ay != by:
-            is_odd ^= ((ay > y) != (by > y)) & (x < (bx - ax) * (y - ay) / (by - ay) + ax)
+            is_at_height = (ay > y) != (by > y)
+            is_left_of_edge = x < (bx - ax) * (y - ay) / (by - ay) + ax
+            is_odd ^= is_at_height & is_left_of_edge
     is_inside[in_box] = is_odd
     return is_inside
 
@@ -193,7 +203,7 @@ def tabulate_selection(snapshot: Snapshot, selected: NDArray[np.bool_], on_map: 
     add_row("episodes of origin", "", lambda mask: float(len(np.unique(snapshot.episode[mask]))))
     add_row("desirable, ξ", "fraction", lambda mask: _mean(snapshot.xi[mask]))
     add_row("success, ΣN_ξ ÷ ΣN_call", "fraction", lambda mask: _success_rate(snapshot, mask))
-    for key in DESCRIBED:
+    for key in DESCRIBED_QUANTITIES:
         quantity = NODE_QUANTITIES[key]
         values = compute_node_values(snapshot, key)
         for label, q in _QUANTILES.items():

@@ -1,7 +1,11 @@
 """Settings of a run as dotted keys: which ones affect learning, how values are written, and their names in the paper.
 
-The code and the machine of a run, stored by `app.jobs.provenance` at the start of training, are settings under `code.`:
-Compare lists them, runs with patched methods are separate variants, and seeds with different code get a warning.
+A variant is a group of runs that differ only in their seed (`app.analysis.variants`). Its name contains the settings
+that differ from the preset.
+
+`app.jobs.provenance` stores the code and the machine of a run at the start of training. They are settings under
+`code.`. The page Compare lists them. Runs of which a plug-in replaced methods are separate variants. Seeds that were
+trained by different code get a warning.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,14 +23,16 @@ Settings = Mapping[str, Value]
 
 CODE: Final = "code"
 PATCHED_CODE: Final = f"{CODE}.patched"
-"""Origin of plug-in code that replaced methods of this project. Such a run is a separate variant."""
-ORIGIN = "from"
-"""Bundle of a run that is compared with the user's own runs. Not a setting, but part of the variant."""
-LABEL = f"{IMPORTED}.label"
-"""Label of an imported run; only imported runs have this setting."""
-THEIRS = "theirs."
-"""Beginning of the settings of an imported run, which have the keys of the other program."""
-TASK = frozenset({"env.name", "env.map"})
+"""Key with the names of the plug-ins that replaced methods of this project. Such a run is a separate variant."""
+BUNDLE_KEY = "from"
+"""Key with the name of the bundle, a file of exported runs, from which a run was read. It is added to the settings of
+runs that are compared with the user's own runs, so that they are separate variants."""
+IMPORT_LABEL = f"{IMPORTED}.label"
+"""Key with the label of an imported run, which another program trained. Only imported runs have it."""
+FOREIGN_PREFIX = "theirs."
+"""Prefix of the settings of an imported run that have the keys of the other program."""
+TASK_KEYS = frozenset({"env.name", "env.map"})
+"""Keys of the settings that determine the task of a run."""
 SYMBOLS = {
     "memory.delta": "δ",
     "embed.lambda_rcon": "λ_rcon",
@@ -36,12 +42,15 @@ SYMBOLS = {
     "gate.tau_start": "τ_start",
     "gate.tau_end": "τ_end",
 }
-EMBEDDERS = {"random": "random projection", "dcae": "dCAE", "tcse": "TCSE"}
+"""Setting → its symbol in the paper."""
+EMBEDDER_NAMES = {"random": "random projection", "dcae": "dCAE", "tcse": "TCSE"}
+"""Value of `embed.type` → name of the embedder in the paper."""
 _SECTIONS = frozenset(RunConfig.model_fields) - {"algo", "seed", "preset", "env"}
 """Sections of which `list_sections` states whether an algorithm reads them."""
-_IDENTITY = frozenset({"algo", "seed", "train.t_max"}) | TASK
+_NEVER_CHANGES = frozenset({"algo", "seed", "train.t_max"}) | TASK_KEYS
+"""Settings that `find_changes` leaves out: algorithm, seed, training length and task are other parts of a variant."""
 _DEVICES = ("train.device", "train.act_device", "train.replay_device", "train.gpu_share", "memory.index_device")
-_HARMLESS = ("record.", "checkpoint.", "eval.", *_DEVICES, "train.threads", f"{CODE}.")
+_WITHOUT_EFFECT = ("record.", "checkpoint.", "eval.", *_DEVICES, "train.threads", f"{CODE}.")
 """Prefixes of settings that do not affect learning."""
 _RELEVANT_CODE: Final = tuple(
     f"{CODE}.{part}"
@@ -53,22 +62,29 @@ The commit and the machine are not compared: two commits can differ only in the 
 their names.
 """
 _MAX_LISTED: Final = 3
+"""Maximum number of values that a warning lists."""
 _ABLATIONS: dict[tuple[str, Value], str] = {
     ("gate.enabled", False): "No-TCGM",
     ("embed.type", "dcae"): "No-TCSE",
     ("embed.lambda_cl", 0.0): "No-TCSE (λ_cl = 0)",
     ("embed.type", "random"): "random projection",
 }
-"""Names of the ablations of EMTC. No-TCGM: β = 1. No-TCSE: the autoencoder without the contrastive loss."""
+"""Setting and value → name of the ablation of EMTC.
+
+No-TCGM: without the gate, the weight β of the episodic incentive is 1. No-TCSE: the embedder dCAE, an autoencoder,
+without the contrastive loss.
+"""
 
 
-def with_code(config: Mapping[str, Any], versions: Mapping[str, Any]) -> dict[str, Any]:
+def add_code_settings(config: Mapping[str, Any], versions: Mapping[str, Any]) -> dict[str, Any]:
     """Add the stored code of a run to its settings, under `code`; imported runs remain unchanged."""
     if imported_label(config) is not None:
         return dict(config)
     code = {name: value for name, value in versions.items() if name not in ("resumed", "patched")}
-    if origins := ", ".join(sorted({text.rpartition(" by ")[2] for text in _as_texts(versions.get("patched"))})):
-        code["patched"] = origins
+    # an entry of `patched` is "METHOD by PLUG-IN"
+    plugins = {text.rpartition(" by ")[2] for text in _list_texts(versions.get("patched"))}
+    if plugins:
+        code["patched"] = ", ".join(sorted(plugins))
     return {**config, CODE: code} if code else dict(config)
 
 
@@ -102,9 +118,9 @@ def describe_code(versions: Mapping[str, Any]) -> dict[str, str]:
         "Commit": commit,
         "Source of the method": str(versions.get("source") or ""),
         "Plug-in modules": ", ".join(f"{name} ({digest})" for name, digest in plugins.items()),
-        "Replaced by plug-ins": ", ".join(_as_texts(versions.get("patched"))),
+        "Replaced by plug-ins": ", ".join(_list_texts(versions.get("patched"))),
         "Processor": ", ".join(str(machine[key]) for key in ("cpu", "cores", "memory", "gpu") if machine.get(key)),
-        "Resumed with other code": "; ".join(_as_texts(versions.get("resumed"))),
+        "Resumed with other code": "; ".join(_list_texts(versions.get("resumed"))),
     }
     return {label: text for label, text in texts.items() if text}
 
@@ -132,7 +148,7 @@ def is_gate_off(config: Mapping[str, Any]) -> bool:
 
 def is_irrelevant_for_learning(key: str) -> bool:
     """Return whether a setting does not affect learning."""
-    return key.startswith(_HARMLESS) and key != PATCHED_CODE
+    return key.startswith(_WITHOUT_EFFECT) and key != PATCHED_CODE
 
 
 def list_sections(algo: str) -> set[str]:
@@ -147,7 +163,7 @@ def list_sections(algo: str) -> set[str]:
         sections |= {"memory", "embed", "gate", "incentive"}
     if method == "emc":
         sections |= {"curiosity", "ec"}
-    if backbone in ("cds", "dmix"):
+    if backbone in ("cds", "dmix"):  # they use mixers of QPLEX and QMIX
         sections |= {"qplex", "qmix"}
     return sections
 
@@ -164,20 +180,25 @@ def is_read(key: str, algo: str) -> bool:
 
 
 def learning_settings(settings: Settings) -> dict[str, Value]:
-    """Select the settings in which the seeds of a variant must agree."""
+    """Select the settings that affect learning, in which all runs of a variant agree. The seed is left out."""
     return {key: value for key, value in settings.items() if key != "seed" and not is_irrelevant_for_learning(key)}
 
 
 def find_changes(settings: Settings) -> dict[str, Value]:
-    """Find the settings that differ from the preset, and the preset unless it is "paper"; the label of an import."""
-    origin = {ORIGIN: settings[ORIGIN]} if ORIGIN in settings else {}
-    if LABEL in settings:
-        return {IMPORTED: settings[LABEL], **origin}
+    """Find the settings by which a variant is named: those that differ from the preset, and the preset if not "paper".
+
+    The name of the bundle is added. An imported run has only its label, because the settings of the other program have
+    no defaults here.
+    """
+    bundle = {BUNDLE_KEY: settings[BUNDLE_KEY]} if BUNDLE_KEY in settings else {}
+    if IMPORT_LABEL in settings:
+        return {IMPORTED: settings[IMPORT_LABEL], **bundle}
     steps = settings.get("train.t_max")
     preset = str(settings.get("preset", "paper"))
     algo = str(settings.get("algo"))
     if algo not in list_algos():
-        algo = f"{algo.rpartition('-')[0]}-qmix".removeprefix("-")  # its backbone is a plug-in that is not installed
+        # the backbone is a plug-in that is not installed: compare with the defaults of the method on QMIX
+        algo = f"{algo.rpartition('-')[0]}-qmix".removeprefix("-")
     defaults = _resolve_defaults(
         str(settings.get("env.name")),
         str(settings.get("env.map")),
@@ -188,25 +209,26 @@ def find_changes(settings: Settings) -> dict[str, Value]:
     changed = {
         key: value
         for key, value in sorted(settings.items())
-        if key not in _IDENTITY and not is_irrelevant_for_learning(key) and _is_changed(key, value, defaults)
+        if key not in _NEVER_CHANGES and not is_irrelevant_for_learning(key) and _is_changed(key, value, defaults)
     }
     if changed.get("embed.type") == "dcae" and changed.get("embed.lambda_cl") == 0:
         del changed["embed.lambda_cl"]  # dCAE has no contrastive loss, so this is one ablation and not two
     named_preset = {} if preset == "paper" else {"preset": preset}
     patched = {PATCHED_CODE: settings[PATCHED_CODE]} if PATCHED_CODE in settings else {}
-    return {**changed, **named_preset, **patched, **origin}
+    return {**changed, **named_preset, **patched, **bundle}
 
 
 def _is_changed(key: str, value: Value, defaults: Settings) -> bool:
     """Return whether a setting differs from its default.
 
-    Settings without a default are changed only if they belong to a plug-in and differ from their declaration.
+    A setting that is not in `defaults` is changed only if a plug-in declares it with another default.
     """
     if key in defaults:
         return defaults[key] != value
     if find_owner(key) is None:
         return False
-    return value != next((field.default for name, field in list_plugin_fields() if name == key), None)
+    declared_defaults = {name: field.default for name, field in list_plugin_fields()}
+    return value != declared_defaults.get(key)
 
 
 @lru_cache(maxsize=512)
@@ -221,11 +243,14 @@ def _resolve_defaults(env: str, map: str, algo: str, steps: int | None, preset: 
 
 def write_value(value: Value) -> str:
     """Write a value in the form that the command line accepts: false, 0.0018."""
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def format_value(value: Value) -> str:
     """Write a value in the form of the paper: 0.05, 1.8e-3."""
+    # a small number with at most two decimals, such as 0.01, is not written as a power of ten
     if isinstance(value, float) and 0 < abs(value) < 0.05 and f"{value:g}" != f"{value:.2f}":
         mantissa, _, exponent = f"{value:.4e}".partition("e")
         return f"{float(mantissa):g}e{int(exponent)}"
@@ -235,7 +260,7 @@ def format_value(value: Value) -> str:
 def name_algo(algo: str) -> str:
     """Return the name of an algorithm in the paper: "emtc-qplex" is EMTC(QPLEX), "cds" is CDS.
 
-    An algorithm that this program does not have is one of another program. Its name is not changed.
+    The name of an algorithm that this program does not have is not changed: another program trained the run.
     """
     if algo not in list_algos():
         return algo
@@ -246,17 +271,17 @@ def name_algo(algo: str) -> str:
 def name_run_algo(settings: Settings) -> str:
     """Return the name of the algorithm of a run, from its flat settings: "QMIX", or "qmix, imported (sacred)"."""
     algo = str(settings.get("algo"))
-    return name_method(algo, {IMPORTED: settings[LABEL]}) if LABEL in settings else name_algo(algo)
+    return name_method(algo, {IMPORTED: settings[IMPORT_LABEL]}) if IMPORT_LABEL in settings else name_algo(algo)
 
 
 def name_change(algo: str, key: str, value: Value) -> str:
     """Name a changed setting: by its ablation in the paper, by its symbol, otherwise by its key."""
-    if key == ORIGIN:
+    if key == BUNDLE_KEY:
         return f"from {value}"
     if key == IMPORTED:
         return f"imported ({value})"
-    if key.startswith(THEIRS):
-        return f"{key.removeprefix(THEIRS)} = {format_value(value)}"
+    if key.startswith(FOREIGN_PREFIX):
+        return f"{key.removeprefix(FOREIGN_PREFIX)} = {format_value(value)}"
     if key == PATCHED_CODE:
         return f"patched by {value}"
     if algo.startswith("emtc-") and (key, value) in _ABLATIONS:
@@ -312,7 +337,7 @@ def parse_steps(text: str) -> list[int]:
     return sorted(set(steps))
 
 
-def _as_texts(value: Any) -> list[str]:
+def _list_texts(value: Any) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else []
 
 

@@ -36,14 +36,17 @@ Verdict = Literal[
     "too few seeds", "equal", "supported", "contradicted", "no relevant difference", "cannot tell"
 ]  # fmt: skip
 ALPHA: Final = 1 - LEVEL
+"""Significance level of the tests."""
 POWER: Final = 0.8
+"""Power at which `MeanDifference.detectable` is computed."""
 MIN_SEEDS: Final = 5
 """Minimum number of pairs of seeds, or of seeds per variant, for a verdict."""
 NEGLIGIBLE: Final = 0.05
-"""Win rates are practically equal if the confidence interval of their difference is within ± this value."""
+"""Two win rates have no relevant difference if the confidence interval of the difference is within ± this value."""
 PAIRED_LABEL: Final = IntervalLabel("paired t", 46, 100, "if one seed in five of one variant gets stuck")
 """Label of a paired interval. Coverage measured by `tests/reference/coverage.py` with 3 to 10 pairs."""
 _MAX_PERMUTATIONS = 20_000
+"""Maximum number of permutations in an exact test."""
 _EPSILON = 1e-9  # the variance of a probability of improvement is 0 at 0 and 1
 
 
@@ -64,9 +67,12 @@ class MeanDifference:
     low: float
     high: float
     n: tuple[int, ...]
-    """Sample sizes: (pairs,), (seeds,) of a single variant, or (seeds, seeds) if unpaired. Pooled tasks are summed."""
+    """Sample sizes: (pairs,) if paired, (seeds,) of a single variant, or (seeds, seeds) if unpaired.
+
+    A difference that is pooled over tasks has their sums.
+    """
     min_n: int
-    """Smallest number of seeds, or pairs, in any of the means."""
+    """Smallest number of seeds, or of pairs of seeds, in any of the means."""
     is_paired: bool = False
     unpaired: tuple[int, ...] = ()
     """Seeds that only one of the variants has; a paired comparison leaves them out."""
@@ -92,21 +98,18 @@ class MeanDifference:
         """Label of the interval with its measured coverage; empty if there is no interval."""
         if not np.isfinite(self.low):
             return ""
-        return str(
-            PAIRED_LABEL
-            if self.is_paired
-            else IntervalLabel("Welch's t")
-            if len(self.n) == 2
-            else IntervalLabel("Student's t")
-        )
+        if self.is_paired:
+            return str(PAIRED_LABEL)
+        method = "Welch's t" if len(self.n) == 2 else "Student's t"
+        return str(IntervalLabel(method))
 
 
 def compare_seeds(x: SeedValues, y: SeedValues | None = None, scale: BinomialScale | None = None) -> MeanDifference:
     """Compare the means of two variants over seeds, or of one variant with 0.
 
-    The comparison is paired if every seed of one variant exists in the other: Student's t of the differences and
-    the sign-flip test. Otherwise Welch's t and the permutation test of the seeds. Negative seeds number the runs of an
-    import without seeds; they are never paired.
+    If every seed of one variant exists in the other, the comparison is paired: Student's t of the differences, and the
+    sign-flip test. Otherwise it is unpaired: Welch's t, and the permutation test of the seeds. Negative seeds are not
+    real seeds (they number the runs of an import without seeds) and are never paired.
 
     Args:
         x: Number of each seed of the first variant.
@@ -119,15 +122,16 @@ def compare_seeds(x: SeedValues, y: SeedValues | None = None, scale: BinomialSca
     """
     if y is None:
         values = np.array([x[seed] for seed in sorted(x)], np.float64)
-        return _one_sample(values, _binomial_variance([values], scale), scale)
+        return _compare_with_zero(values, _compute_variance_floor([values], scale), scale)
     common = sorted(x.keys() & y.keys())
-    if common and common[0] >= 0 and len(common) == min(len(x), len(y)):
+    is_paired = bool(common) and common[0] >= 0 and len(common) == min(len(x), len(y))
+    if is_paired:
         x_values, y_values = (np.array([numbers[seed] for seed in common], np.float64) for numbers in (x, y))
         unpaired = tuple(sorted(x.keys() ^ y.keys()))
-        floor = _binomial_variance([x_values, y_values], scale)
-        return _one_sample(x_values - y_values, floor, scale, is_paired=True, unpaired=unpaired)
+        floor = _compute_variance_floor([x_values, y_values], scale)
+        return _compare_with_zero(x_values - y_values, floor, scale, is_paired=True, unpaired=unpaired)
     x_values, y_values = (np.array([numbers[seed] for seed in sorted(numbers)], np.float64) for numbers in (x, y))
-    return _welch(x_values, y_values, _binomial_variance([x_values, y_values], scale), scale)
+    return _compare_unpaired(x_values, y_values, _compute_variance_floor([x_values, y_values], scale), scale)
 
 
 def pool_differences(differences: Sequence[MeanDifference], scale: BinomialScale | None = None) -> MeanDifference:
@@ -140,17 +144,20 @@ def pool_differences(differences: Sequence[MeanDifference], scale: BinomialScale
     with np.errstate(divide="ignore", invalid="ignore"):
         dof = float(variances.sum() ** 2 / (variances**2 / dofs).sum())
     sizes = [difference.n for difference in differences]
-    same_form = len({len(n) for n in sizes}) == 1
+    have_same_form = len({len(n) for n in sizes}) == 1
+    n: tuple[int, ...] = (sum(map(sum, sizes)),)  # some tasks are paired and others are not
+    if have_same_form:
+        n = tuple(map(sum, zip(*sizes, strict=True)))
     pooled = MeanDifference(
         float(np.mean([difference.estimate for difference in differences])),
         np.nan,
         np.nan,
-        tuple(map(sum, zip(*sizes, strict=True))) if same_form else (sum(map(sum, sizes)),),
+        n,
         min(difference.min_n for difference in differences),
         all(difference.is_paired for difference in differences),
         is_equal=all(difference.is_equal for difference in differences),
     )
-    return _with_t(pooled, float(variances.sum()) / len(differences) ** 2, dof, scale)
+    return _add_t_interval(pooled, float(variances.sum()) / len(differences) ** 2, dof, scale)
 
 
 def adjust_p_values(p_values: Sequence[float], families: Sequence[str]) -> list[float]:
@@ -217,10 +224,14 @@ def probability_of_improvement(x: Scores, y: Scores) -> Interval:
     factor = float(stdtrit(dof, (1 + LEVEL) / 2)) ** 2 / len(sizes) ** 2
 
     def distance(theta: float) -> float:
+        """Return 0 at an end of the interval, a negative number inside and a positive one outside."""
         return (theta - value) ** 2 - factor * sum(_win_variance(theta, *size) for size in sizes)
 
-    low = 0.0 if value < _EPSILON else root_scalar(distance, bracket=(0.0, min(value, 1 - _EPSILON))).root
-    high = 1.0 if value > 1 - _EPSILON else root_scalar(distance, bracket=(max(value, _EPSILON), 1.0)).root
+    low, high = 0.0, 1.0
+    if value >= _EPSILON:
+        low = root_scalar(distance, bracket=(0.0, min(value, 1 - _EPSILON))).root
+    if value <= 1 - _EPSILON:
+        high = root_scalar(distance, bracket=(max(value, _EPSILON), 1.0)).root
     return Interval(value, low, high)
 
 
@@ -237,11 +248,12 @@ def performance_profile(scores: Scores, thresholds: Values) -> tuple[Values, Val
     Source: Agarwal et al. (2021), run-score distributions.
     """
     fraction = np.mean([(task_scores[:, None] > thresholds).mean(axis=0) for task_scores in scores], axis=0)
+    # number of runs whose fraction would have the variance of this mean over tasks
     effective_n = len(scores) ** 2 / sum(1 / len(task_scores) for task_scores in scores)
     return fraction, *compute_score_interval(fraction, effective_n)
 
 
-def _one_sample(
+def _compare_with_zero(
     values: Values,
     floor: float,
     scale: BinomialScale | None,
@@ -259,26 +271,30 @@ def _one_sample(
         n,
         is_paired,
         unpaired,
-        randomization_p=_randomize((values,)) if n > 1 else np.nan,
+        randomization_p=_compute_randomization_p((values,)) if n > 1 else np.nan,
         is_equal=is_paired and n > 1 and not values.any(),
     )
-    return base if n < 2 else _with_t(base, max(float(values.var(ddof=1)) / n, floor), n - 1, scale)
+    if n < 2:
+        return base
+    variance = max(float(values.var(ddof=1)) / n, floor)
+    return _add_t_interval(base, variance, n - 1, scale)
 
 
-def _welch(x: Values, y: Values, floor: float, scale: BinomialScale | None) -> MeanDifference:
+def _compare_unpaired(x: Values, y: Values, floor: float, scale: BinomialScale | None) -> MeanDifference:
     """Compare two independent groups of seeds by Welch's t and the permutation test of the means."""
-    n, estimate = (len(x), len(y)), float(x.mean() - y.mean())
+    n = (len(x), len(y))
+    estimate = float(x.mean() - y.mean())
     if min(n) < 2:
         return MeanDifference(estimate, np.nan, np.nan, n, min(n))
-    base = MeanDifference(estimate, np.nan, np.nan, n, min(n), randomization_p=_randomize((x, y)))
+    base = MeanDifference(estimate, np.nan, np.nan, n, min(n), randomization_p=_compute_randomization_p((x, y)))
     parts = np.array([x.var(ddof=1) / n[0], y.var(ddof=1) / n[1]])
     dofs = np.array([n[0] - 1, n[1] - 1])
     dof = float(parts.sum() ** 2 / (parts**2 / dofs).sum()) if parts.sum() > 0 else float(dofs.min())
-    return _with_t(base, max(float(parts.sum()), floor), dof, scale)
+    return _add_t_interval(base, max(float(parts.sum()), floor), dof, scale)
 
 
-def _with_t(base: MeanDifference, variance: float, dof: float, scale: BinomialScale | None) -> MeanDifference:
-    """Add the interval and the p value of an estimate with this variance; unchanged if the variance is 0."""
+def _add_t_interval(base: MeanDifference, variance: float, dof: float, scale: BinomialScale | None) -> MeanDifference:
+    """Add the interval and the p value of Student's t for an estimate with this variance; no change if it is 0."""
     if not (variance > 0 and dof > 0):
         return base
     standard_error = float(np.sqrt(variance))
@@ -290,8 +306,13 @@ def _with_t(base: MeanDifference, variance: float, dof: float, scale: BinomialSc
     return replace(base, low=low, high=high, standard_error=standard_error, dof=dof, p=p)
 
 
-def _binomial_variance(samples: Sequence[Values], scale: BinomialScale | None) -> float:
-    """Compute the binomial sampling variance of a difference of mean fractions of the played episodes."""
+def _compute_variance_floor(samples: Sequence[Values], scale: BinomialScale | None) -> float:
+    """Compute the sampling variance of a difference of means if each mean is a fraction of played episodes.
+
+    Args:
+        samples: The numbers of one or two variants, by seed.
+        scale: Their binomial scale; without one, the variance is 0.
+    """
     if scale is None or not np.isfinite(np.max(scale.episodes)):
         return 0.0
     episodes = float(np.min(scale.episodes))
@@ -303,7 +324,7 @@ def _binomial_variance(samples: Sequence[Values], scale: BinomialScale | None) -
     return scale.top**2 * float(np.sum(variances))
 
 
-def _randomize(samples: tuple[Values, ...]) -> float:
+def _compute_randomization_p(samples: tuple[Values, ...]) -> float:
     """Compute the two-sided p value of the sign-flip test of one sample, or of the permutation test of two.
 
     The test is exact up to 20,000 permutations; above that it uses a random sample of 20,000.

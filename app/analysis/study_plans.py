@@ -1,4 +1,4 @@
-"""Plans of studies: what a study asks, which sweeps belong to it, and which claims are tested with which measures.
+"""Plans of studies: the question of a study, its sweeps (groups of planned runs), and its claims with their measures.
 
 A study is declared in one TOML file NAME.study.toml. The files of this program are in `app/jobs/sweeps/templates`, next
 to the sweep files and to the plans as text. `EMTC_STUDIES` names a folder with further files. `app.analysis.measures`
@@ -26,7 +26,7 @@ STUDIES_VARIABLE: Final = "EMTC_STUDIES"
 FILE_ENDING: Final = ".study.toml"
 _SHIPPED_FOLDER: Final = Path(__file__).parents[1] / "jobs" / "sweeps" / "templates"
 _CLAIMS_FOR_OTHER_RUNS: Final = "first"
-"""Name of the shipped study whose claims are applied to runs that belong to no study."""
+"""Name of the study of this program whose claims are applied to runs that belong to no study."""
 
 Text = Annotated[str, Field(min_length=1)]
 SettingValues = Annotated[
@@ -104,7 +104,7 @@ class StudyPlan(ConfigSection):
     sweeps: Annotated[tuple[Text, ...], Field(min_length=1)]
     """Names of the sweeps whose runs belong to the study."""
     variants: Annotated[dict[str, StudyVariant], Field(min_length=1)]
-    """The variants by name. The charts of a study show the first ones."""
+    """The variants by name. A chart of a study shows the first ones of this table."""
     claims: Annotated[tuple[Claim, ...], Field(alias="claim")]
     """The claims in the order of the tables."""
     correction: Literal["holm"]

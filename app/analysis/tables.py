@@ -1,11 +1,11 @@
 """Tables of results, and their export as CSV, LaTeX, Markdown or Parquet.
 
-CSV and Parquet files contain only the rows. The caption and the runs that are left out are `Table.notes`, which
-`emtc export` writes to a text file next to them.
+CSV and Parquet files contain only the rows. `emtc export` writes the caption and the runs that are left out
+(`Table.notes`) to a text file next to them.
 
-They contain the numbers of formatted cells in separate columns after the text: "3m" is followed by
-"3m value", "3m low", "3m high", "3m n", "3m statistic" and "3m interval". In LaTeX, the column "3m · 0.8M" gets the
-header "0.8M" below the header "3m".
+CSV and Parquet files also contain the numbers of formatted cells, in separate columns after the text: the column "3m"
+is followed by "3m value", "3m low", "3m high", "3m n", "3m statistic" and "3m interval". In LaTeX, the column
+"3m · 0.8M" gets the header "0.8M" below the header "3m".
 """
 
 import importlib.util
@@ -23,7 +23,7 @@ TableFormat = Literal["csv", "latex", "markdown", "parquet"]
 TABLE_FORMATS: tuple[TableFormat, ...] = get_args(TableFormat)
 TABLE_SUFFIX: dict[TableFormat, str] = {"csv": "csv", "latex": "tex", "markdown": "md", "parquet": "parquet"}
 ROWS_ONLY: tuple[TableFormat, ...] = ("csv", "parquet")
-"""Formats of files without caption."""
+"""Formats of files that contain only the rows, without the caption."""
 TABLE_MIME: dict[TableFormat, str] = {
     "csv": "text/csv",
     "latex": "application/x-tex",
@@ -32,10 +32,13 @@ TABLE_MIME: dict[TableFormat, str] = {
 }
 NO_PARQUET = "Parquet needs pyarrow. Install it with: pip install pyarrow"
 MISSING = "–"
+"""Text of a cell without a value."""
 NESTED = " · "
 """Separator of the upper and the lower header in the name of a column."""
 _NUMBERS: Final = ("value", "low", "high")
-_NUMBER_COLUMNS: Final = (*_NUMBERS, "n", "statistic", "interval")
+"""Attributes of a `Cell` that are numbers."""
+_CELL_COLUMNS: Final = (*_NUMBERS, "n", "statistic", "interval")
+"""Attributes of a `Cell` that become separate columns in CSV and Parquet files."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Column:
     name: str
     unit: str = ""
     format: str = ""
-    """Format of numbers, as ".2f"; a missing number is then written as `MISSING`. Empty: numbers are kept."""
+    """Format of the numbers, such as ".2f". Missing numbers are then written as `MISSING`. Empty: not formatted."""
     group: str = ""
     """Header above this column and its neighbors of the same group."""
 
@@ -106,8 +109,10 @@ class Table:
     @property
     def excluded_lines(self) -> list[str]:
         """Lines below the table that list the excluded runs; empty if there are none."""
+        if not self.excluded:
+            return []
         n = len(self.excluded)
-        return [f"Left out: {n} selected run{'s' if n > 1 else ''}.", *self.excluded] if n else []
+        return [f"Left out: {n} selected run{'s' if n > 1 else ''}.", *self.excluded]
 
     @property
     def notes(self) -> str:
@@ -121,11 +126,14 @@ class Table:
         columns: dict[str, pd.Series] = {}
         for title in self.frame.columns:
             columns[title] = pd.Series(self.frame[title])
-            for name in _NUMBER_COLUMNS if title in self.cells else ():
+            if title not in self.cells:
+                continue
+            for name in _CELL_COLUMNS:
                 values = [None if cell is None else getattr(cell, name) for cell in self.cells[title]]
+                dtype = "float64"
                 if name not in _NUMBERS:
-                    values = [value or None for value in values]
-                dtype = "float64" if name in _NUMBERS else "object"
+                    values = [value or None for value in values]  # an empty text is a missing value
+                    dtype = "object"
                 columns[f"{title} {name}"] = pd.Series(values, index=self.frame.index, dtype=dtype)
         return pd.DataFrame(columns)
 
@@ -225,16 +233,16 @@ def _write_markdown(table: Table) -> str:
         return "| " + " | ".join(cell.replace("|", r"\|").replace("\n", " ") for cell in cells) + " |"
 
     titles = [str(title) for title in table.frame.columns]
-    rows = [
-        write_line(
-            [f"**{cell}**" if (i, title) in table.best else cell for cell, title in zip(row, titles, strict=True)]
-        )
-        for i, row in enumerate(_list_texts(table))
-    ]
-    text = "\n".join([write_line(titles), write_line(["---"] * len(titles)), *rows]) + "\n"
+    lines = [write_line(titles), write_line(["---"] * len(titles))]
+    for i, row in enumerate(_list_texts(table)):
+        cells = [f"**{cell}**" if (i, title) in table.best else cell for cell, title in zip(row, titles, strict=True)]
+        lines.append(write_line(cells))
     notes = [table.caption] if table.caption else []
+    # the first line is the heading of the list of excluded runs
     notes += [("- " if i else "") + _join_lines(note) for i, note in enumerate(table.excluded_lines)]
-    return f"{text}\n" + "".join(f"{note}\n" for note in notes) if notes else text
+    if notes:
+        lines += ["", *notes]
+    return "\n".join(lines) + "\n"
 
 
 def _write_latex(table: Table) -> str:

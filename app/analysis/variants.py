@@ -1,7 +1,8 @@
-"""Groups of runs that differ only in their seed: the lines of a comparison.
+"""Variants: groups of runs that differ only in their seed. Each is a line of a comparison.
 
-A variant is an algorithm on a map with all settings that differ from its preset. Its name contains these settings, so
-an ablation is never shown under the plain name of the algorithm.
+A variant is an algorithm on a map with all settings that differ from its preset (the changes). Its name contains the
+changes, so an ablation is never shown under the plain name of the algorithm. The key of its algorithm and changes is
+called the method; it is equal on all maps.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -11,8 +12,8 @@ from typing import Any, Final, TypeVar
 import pandas as pd
 
 from app.analysis.settings import (
-    LABEL,
-    THEIRS,
+    FOREIGN_PREFIX,
+    IMPORT_LABEL,
     Settings,
     find_changes,
     is_read,
@@ -27,8 +28,8 @@ from emtc_core.config.resolve import Value, flatten_tree
 from emtc_core.config.run import list_algos
 
 Key = TypeVar("Key", bound=Hashable)
-SAME_LENGTH: Final = 0.01
-"""Lengths of runs that differ by at most this fraction are one budget."""
+LENGTH_TOLERANCE: Final = 0.01
+"""Lengths of runs [env steps] count as equal if they differ by at most this fraction."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ class Variant:
     """Runs that differ only in their seed."""
 
     method: str
-    """Key: algorithm and changed settings, "emtc-qplex (gate.enabled = false)". Equal on all maps and in all links."""
+    """Key of the algorithm and its changes: "emtc-qplex (gate.enabled = false)". Equal on all maps and in all links."""
     name: str
-    """Name in the paper: "EMTC(QPLEX), No-TCGM". It omits `shared`."""
+    """Name of the method in the paper: "EMTC(QPLEX), No-TCGM". It omits `shared`."""
     task: str
     """Map, with the environment unless it is the embedded one: "3m", "3m [smac]"."""
     algo: str
@@ -46,6 +47,7 @@ class Variant:
     env: str
     run_ids: tuple[str, ...]
     changes: Mapping[str, Value] = field(default_factory=dict)
+    """The settings that differ from the preset (`app.analysis.settings.find_changes`)."""
     shared: Mapping[str, Value] = field(default_factory=dict)
     """The preset and the changed settings of `train` that all compared runs share. Captions contain them instead."""
 
@@ -58,7 +60,11 @@ class Variant:
 
     @property
     def style_key(self) -> tuple[str, str]:
-        """Algorithm and changes by which the style of its line is chosen. The algorithms of imports are not ours."""
+        """Algorithm and changes by which the style of its line is chosen.
+
+        An imported variant has its method instead of the algorithm: an algorithm of another program with an equal name
+        must not have the style of ours.
+        """
         if IMPORTED in self.changes:
             return write_method(self.algo, self.changes), IMPORTED
         return self.algo, self.changed
@@ -73,9 +79,11 @@ class Variant:
 def group_variants(configs: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
     """Group runs by all settings except the seed, sorted by task and then by algorithm in the paper's order.
 
+    The training length is part of the method and the name only if runs with otherwise equal settings have different
+    lengths.
+
     Args:
-        configs: Stored configurations by run id, nested or flat. The training length is part of a name only if runs
-            with otherwise equal settings have different lengths.
+        configs: Stored configurations by run id, nested or flat.
     """
     flat = {run_id: flatten_tree(config) for run_id, config in configs.items()}
     changes_from_preset = {run_id: find_changes(settings) for run_id, settings in flat.items()}
@@ -92,9 +100,9 @@ def group_variants(configs: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
         algo = str(settings.get("algo"))
         named_changes = {key: value for key, value in changes[first].items() if key not in shared}
         name = name_method(algo, named_changes)
-        budget = _budget_suffix(budgets[first])
-        if method.endswith(budget):
-            name += budget
+        length_suffix = _make_length_suffix(budgets[first])
+        if method.endswith(length_suffix):
+            name += length_suffix
         variant = Variant(
             method,
             name,
@@ -144,12 +152,13 @@ def list_differences(configs: Mapping[str, Mapping[str, Any]], variants: Sequenc
 
 def _find_shared(changes: Mapping[str, Settings]) -> dict[str, Value]:
     """Find the changes that all runs share and that belong to the training, not to the method."""
-    return {
-        key: value
-        for key, value in next(iter(changes.values()), {}).items()
-        if (key == "preset" or key.startswith("train."))
-        and all(key in other and other[key] == value for other in changes.values())
-    }
+    changes_of_first_run = next(iter(changes.values()), {})
+    shared: dict[str, Value] = {}
+    for key, value in changes_of_first_run.items():
+        is_of_training = key == "preset" or key.startswith("train.")
+        if is_of_training and all(key in other and other[key] == value for other in changes.values()):
+            shared[key] = value
+    return shared
 
 
 def _make_keys(
@@ -165,17 +174,17 @@ def _make_keys(
         budgets_by_key.setdefault(key, set()).add(budgets[run_id])
     for run_id, (method, task) in keys.items():
         if len(budgets_by_key[method, task]) > 1:
-            keys[run_id] = f"{method}{_budget_suffix(budgets[run_id])}", task
+            keys[run_id] = (f"{method}{_make_length_suffix(budgets[run_id])}", task)
     return keys
 
 
 def _find_budgets(flat: Mapping[str, Settings]) -> dict[str, Value]:
-    """Return the training length of each run. Lengths of imported runs of a task are joined if they differ little."""
+    """Return the training length of each run. Imported runs of a task get one length if theirs differ little."""
     budgets = {run_id: settings.get("train.t_max") for run_id, settings in flat.items()}
-    imports: dict[str, dict[str, tuple[int, int]]] = {}
+    imports: dict[str, dict[str, tuple[int, int]]] = {}  # task → run id → (last env step, evaluation interval)
     for run_id, settings in flat.items():
         steps, interval = budgets[run_id], settings.get("eval.interval")
-        if LABEL in settings and isinstance(steps, int):
+        if IMPORT_LABEL in settings and isinstance(steps, int):
             interval = interval if isinstance(interval, int) else 0
             imports.setdefault(name_task(settings), {})[run_id] = steps, interval
     for lengths in imports.values():
@@ -184,7 +193,9 @@ def _find_budgets(flat: Mapping[str, Settings]) -> dict[str, Value]:
 
 
 def is_one_budget(steps: int, other: int, eval_interval: int) -> bool:
-    """Return whether two lengths of imported runs [env steps] are one budget: the last evaluation is not the end.
+    """Return whether two imported runs probably have the same budget.
+
+    Only the env steps of their last evaluations are known, and training ends some steps after the last evaluation.
 
     Args:
         steps: Last env step of a run.
@@ -192,38 +203,42 @@ def is_one_budget(steps: int, other: int, eval_interval: int) -> bool:
         eval_interval: Env steps between two evaluations; 0 if unknown.
     """
     difference = abs(steps - other)
-    return difference <= SAME_LENGTH * max(steps, other) or difference < 2 * eval_interval
+    return difference <= LENGTH_TOLERANCE * max(steps, other) or difference < 2 * eval_interval
 
 
 def join_budgets(lengths: Mapping[Key, tuple[int, int]]) -> dict[Key, int]:
-    """Join the lengths of imported runs that are one budget.
+    """Group imported runs that probably have the same budget, and return the budget of each run.
 
     Args:
         lengths: Last env step, and env steps between two evaluations (0 if unknown), by run.
 
     Returns:
-        Budget by run: the largest of the joined lengths.
+        Budget by run: the largest last env step of its group.
     """
-    groups: list[list[Key]] = []
+    budgets: dict[Key, int] = {}
+    group_budget = 0
+    # from the longest run to the shortest one: a run that does not fit starts a new group
     for key in sorted(lengths, key=lambda key: lengths[key], reverse=True):
         steps, interval = lengths[key]
-        if groups and is_one_budget(steps, lengths[groups[-1][0]][0], interval):
-            groups[-1].append(key)
-        else:
-            groups.append([key])
-    return {key: lengths[group[0]][0] for group in groups for key in group}
+        if not budgets or not is_one_budget(steps, group_budget, interval):
+            group_budget = steps
+        budgets[key] = group_budget
+    return budgets
 
 
 def _add_imported_differences(flat: Mapping[str, Settings], changes: Mapping[str, Settings]) -> dict[str, Settings]:
-    """Add the settings of the other program in which imported runs differ that would otherwise be one variant."""
+    """Add settings of the other program to the changes of imported runs that would otherwise be one variant.
+
+    Only the settings in which these runs differ are added.
+    """
     groups: dict[tuple[str, str, str], list[str]] = {}
     for run_id, settings in flat.items():
-        if LABEL in settings:
+        if IMPORT_LABEL in settings:
             key = (str(settings.get("algo")), name_task(settings), write_method("", changes[run_id]))
             groups.setdefault(key, []).append(run_id)
     result = dict(changes)
     for run_ids in groups.values():
-        keys = sorted({key for run_id in run_ids for key in flat[run_id] if key.startswith(THEIRS)})
+        keys = sorted({key for run_id in run_ids for key in flat[run_id] if key.startswith(FOREIGN_PREFIX)})
         differing = [key for key in keys if len({repr(flat[run_id].get(key)) for run_id in run_ids}) > 1]
         for run_id in run_ids:
             result[run_id] = {key: flat[run_id].get(key) for key in differing} | dict(changes[run_id])
@@ -240,9 +255,10 @@ def _write_changes(changes: Settings) -> str:
     return ", ".join(f"{key} = {write_value(value)}" for key, value in sorted(changes.items()))
 
 
-def _budget_suffix(budget: Value) -> str:
+def _make_length_suffix(budget: Value) -> str:
     return f", {name_budget(budget)}"
 
 
 def _join_values(values: Sequence[Value]) -> str:
-    return ", ".join(dict.fromkeys("–" if value is None else write_value(value) for value in values)) or "–"
+    texts = ["–" if value is None else write_value(value) for value in values]
+    return ", ".join(dict.fromkeys(texts)) or "–"

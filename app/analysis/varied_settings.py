@@ -1,22 +1,27 @@
 """Groups of runs by the values of settings: the points of a study, and the settings that differ between runs.
 
-The runs of a study differ in a few varied settings only; `check_one_study` checks this.
+A study of settings shows results over the values of one or two varied settings. The runs of such a study must not
+differ in other settings; `check_one_study` checks this.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
 from app.analysis.curves import ComparedRun, Curves
-from app.analysis.settings import TASK, Settings, is_irrelevant_for_learning, is_read, learning_settings
+from app.analysis.settings import TASK_KEYS, Settings, is_irrelevant_for_learning, is_read, learning_settings
 from emtc_core.config.resolve import Value
 from emtc_core.errors import ConfigError
 
 LAMBDAS = ("embed.lambda_rcon", "embed.lambda_cl")
+"""Weights of the embedder's losses."""
 AUGMENTATION = ("embed.p_mask", "embed.sigma")
+"""Augmentation of the states with which the embedder is trained."""
 TAUS = ("gate.tau_start", "gate.tau_end")
+"""Temperature of the gate at the start and at the end of training."""
 DELTA = "memory.delta"
+"""Merge radius of the memory."""
 EMBEDDER = "embed.type"
 _TRAINING_LENGTH = "train.t_max"
-_IGNORED_DIFFERENCES = frozenset({"seed", "preset"}) | TASK
+_IGNORED_DIFFERENCES = frozenset({"seed", "preset"}) | TASK_KEYS
 """Settings that may always differ between the runs of a study. The values of a preset are compared one by one."""
 
 
@@ -36,7 +41,7 @@ def check_one_study(name: str, curves: Curves, keys: Iterable[str]) -> None:
     for run in curves.runs:
         reference = first_settings.setdefault(run.task, run.settings)
         shared_keys = reference.keys() & run.settings.keys() - _IGNORED_DIFFERENCES - set(varied)
-        # the training length is first, because other settings follow from it
+        # the training length is checked first, because the defaults of other settings depend on it
         for key in sorted(shared_keys, key=lambda key: (key != _TRAINING_LENGTH, key)):
             value = run.settings[key]
             if value != reference[key] and not is_irrelevant_for_learning(key):
@@ -53,25 +58,25 @@ def group_by_settings(curves: Curves, *keys: str) -> dict[tuple[Value, ...], Cur
         groups.setdefault(values, []).append(run)
 
     def sort_key(value: Value) -> tuple[bool, bool, float | str]:
+        """Sort numbers before text and missing values last; values of different types are never compared."""
         return value is None, isinstance(value, str), 0 if value is None else value
 
     in_order = sorted(groups.items(), key=lambda group: tuple(map(sort_key, group[0])))
     return {values: curves.keep(runs) for values, runs in in_order}
 
 
-def find_studies(curves: Curves, keys: Sequence[str], fits: Callable[[ComparedRun], bool]) -> Curves:
+def find_studies(curves: Curves, keys: Sequence[str], is_candidate: Callable[[ComparedRun], bool]) -> Curves:
     """Select the runs that belong to a study of `keys`.
+
+    Runs that differ only in `keys` and the seed are one study, if they have at least two different values of `keys`.
 
     Args:
         curves: The runs.
         keys: The varied settings.
-        fits: Whether a run can belong to the study at all.
-
-    Returns:
-        Groups of runs that differ only in `keys` and the seed, and have at least two values of `keys`.
+        is_candidate: Whether a run can belong to a study.
     """
     studies: dict[tuple[tuple[str, Value], ...], list[ComparedRun]] = {}
-    for run in filter(fits, curves.runs):
+    for run in filter(is_candidate, curves.runs):
         shared = {key: value for key, value in learning_settings(run.settings).items() if key not in keys}
         studies.setdefault(tuple(sorted(shared.items())), []).append(run)
     selected: list[ComparedRun] = []

@@ -1,5 +1,10 @@
 """Recomputed gate: beta and the incentive with another tau, delta or lookup rule, compared with the recorded values.
 
+The nodes of the episodic memory store the highest return H that was reached from a state. delta_mem is the error
+between H of a state and that of its successor. The gate computes beta, the weight of the episodic incentive r_p, from
+delta_mem and the temperature tau. The memory merges states whose embeddings are within the radius delta. A snapshot is
+the memory at one env step.
+
 Two sets of transitions are evaluated again with the functions of `emtc_core`:
 
   * **transitions**: the newest recorded transitions up to a snapshot, with another tau and the recorded delta_mem.
@@ -7,8 +12,9 @@ Two sets of transitions are evaluated again with the functions of `emtc_core`:
   * **links**: the stored successors of the nodes of the snapshot, with another tau, with nodes merged again at another
     delta (`emtc_core.memory.remerge`), and with another lookup rule for both ends of a link.
 
-The incentive is r_p with H and N_xi/N_call of the nodes. Its removed fraction is `gate/incentive_removed` over all
-recorded transitions. Q(s') of the learner is not recorded per transition; 0 is used.
+The incentive r_p is computed from H and the fraction of successful visits (N_xi / N_call) of the nodes. Its removed
+fraction is `gate/incentive_removed` over all recorded transitions. Q(s') of the learner is not recorded per
+transition; 0 is used.
 
 If the snapshot is a sample of the memory, some successors are missing. The recorded delta_mem and beta of all links and
 another tau do not need them. The incentive is NaN and nodes cannot be merged: both need a whole snapshot.
@@ -44,10 +50,13 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Lookup = Literal["nearest", "written"]
+"""Node that is used for a state after merging: the nearest one, or the one into which the state was merged."""
 Successor = Literal["nn", "link"]
-S = TypeVar("S", bound=ConfigSection)
+"""Node that is used for the next state: by lookup ("nn", nearest neighbor), or the stored successor of the node."""
+Section = TypeVar("Section", bound=ConfigSection)
 
 MOST_TRANSITIONS = 200_000
+"""Default maximum number of transitions that `read_stream` reads."""
 NO_NODE = -1
 """Row of a missing node."""
 
@@ -73,7 +82,7 @@ class WhatIfSettings:
     lookup: Lookup = "nearest"
     successor: Successor = "nn"
 
-    def tau(self, recorded: Any) -> Any:
+    def change_tau(self, recorded: Any) -> Any:
         """Return the changed tau [return] for a recorded one, a number or an array."""
         if self.tau_fixed is None:
             return recorded * self.tau_factor
@@ -82,17 +91,17 @@ class WhatIfSettings:
 
 @dataclass(frozen=True)
 class Stream:
-    """Recorded transitions [N] in their order; NaN if a lookup found nothing or the run has no gate."""
+    """The recorded transitions of a run [N] in their order; NaN if a lookup found nothing or the run has no gate."""
 
     delta_mem: Floats
     beta: Floats
     tau: Floats
-    slot: Rows  # -1: no node
-    next_slot: Rows
-    ends: Flags  # last step of an episode, without bootstrapping
+    slot: Rows  # memory slot of the node that was recalled for the state; -1: no node
+    next_slot: Rows  # the same for the next state
+    ends: Flags  # last step of an episode, after which the target does not bootstrap
 
     def select(self, keep: Flags) -> "Stream":
-        """Select transitions by a mask [N]."""
+        """Select the transitions for which the mask `keep` [N] is true."""
         return Stream(**{name: values[keep] for name, values in vars(self).items()})
 
 
@@ -180,7 +189,7 @@ def read_stream(db: Database, run_id: str, rules: GateRules, *, until: int, limi
     reward, h, h_next, error, beta, tau = (frame[name].to_numpy(np.float64, na_value=np.nan) for name in names)
     slot, next_slot = (frame[name].to_numpy(np.int64, na_value=NO_NODE) for name in ("slot", "next_slot"))
     episode = frame["episode"].to_numpy(np.int64)
-    is_last = np.append(episode[1:] != episode[:-1], True)[: len(episode)]
+    is_last = np.append(episode[1:] != episode[:-1], True)[: len(episode)]  # the slice is for no transitions
     return Stream(
         delta_mem=np.where(np.isnan(error), delta_mem(reward, h, h_next, gamma=rules.gamma), error),
         beta=beta,
@@ -214,7 +223,7 @@ def evaluate_what_if(
     tau = find_tau(snapshot, stream, rules.gate)
     if rows is not None:
         stream = stream.select(np.isin(stream.slot, snapshot.slot[rows]))
-    tau_after = float(settings.tau(tau))
+    tau_after = float(settings.change_tau(tau))
     sets = [_compare_links(snapshot, rules, settings, tau_after, merged, rows)]
     if len(stream.beta):
         sets.insert(0, _compare_stream(snapshot, stream, rules, settings, tau))
@@ -308,7 +317,7 @@ def explain_tau(result: WhatIfResult) -> str:
 
 
 def compute_gate_means(values: WhatIfValues) -> GateMeans:
-    """Compute the means of a gate, with the definitions of `emtc_core.learner.targets.gate_ratios`."""
+    """Compute the means of the gate, defined as in `emtc_core.learner.targets.gate_ratios`."""
     n = len(values.beta)
     is_hit = np.isfinite(values.delta_mem)
     incentive_size = np.abs(values.r_p)
@@ -326,20 +335,22 @@ def compute_gate_means(values: WhatIfValues) -> GateMeans:
 
 
 def tabulate_what_if(result: WhatIfResult) -> Table:
-    """Tabulate recorded, recomputed and difference, one row per quantity."""
+    """Make the table of the recorded and the recomputed values and their differences, one row per quantity."""
     rows = [
-        _row("τ at the snapshot [return]", result.tau, result.tau_after, 4),
-        _row("nodes of the sample" if result.sample else "nodes", result.nodes, result.nodes_after, 0),
+        _make_row("τ at the snapshot [return]", result.tau, result.tau_after, 4),
+        _make_row("nodes of the sample" if result.sample else "nodes", result.nodes, result.nodes_after, 0),
     ]
     for compared in result.sets:
-        before, after = compute_gate_means(compared.recorded), compute_gate_means(compared.recomputed)
+        name = compared.name
+        before = compute_gate_means(compared.recorded)
+        after = compute_gate_means(compared.recomputed)
         rows += [
-            _row(f"{compared.name}: Δ̄_mem [return]", before.delta_mem, after.delta_mem, 4),
-            _row(f"{compared.name}: lookup found nothing [%]", 100 * before.missed, 100 * after.missed, 2),
-            _row(f"{compared.name}: β̄", before.beta, after.beta, 4),
-            _row(f"{compared.name}: β < {CLOSED_BELOW:g} [%]", 100 * before.closed, 100 * after.closed, 2),
-            _row(f"{compared.name}: incentive passed [%]", 100 - 100 * before.removed, 100 - 100 * after.removed, 2),
-            _row(f"{compared.name}: incentive removed [%]", 100 * before.removed, 100 * after.removed, 2),
+            _make_row(f"{name}: Δ̄_mem [return]", before.delta_mem, after.delta_mem, 4),
+            _make_row(f"{name}: lookup found nothing [%]", 100 * before.missed, 100 * after.missed, 2),
+            _make_row(f"{name}: β̄", before.beta, after.beta, 4),
+            _make_row(f"{name}: β < {CLOSED_BELOW:g} [%]", 100 * before.closed, 100 * after.closed, 2),
+            _make_row(f"{name}: incentive passed [%]", 100 - 100 * before.removed, 100 - 100 * after.removed, 2),
+            _make_row(f"{name}: incentive removed [%]", 100 * before.removed, 100 * after.removed, 2),
         ]
     sizes = ", ".join(f"{len(compared.recorded.beta):,} {compared.name}" for compared in result.sets)
     incentive_note = "The incentive is computed with Q(s′) = 0."
@@ -349,7 +360,7 @@ def tabulate_what_if(result: WhatIfResult) -> Table:
     return make_table(["quantity", "recorded", "recomputed", "difference"], rows, caption=caption)
 
 
-def _row(name: str, before: float, after: float, digits: int) -> tuple[str, str, str, str]:
+def _make_row(name: str, before: float, after: float, digits: int) -> tuple[str, str, str, str]:
     def write(value: float, sign: str = "") -> str:
         return format_decimals(value, digits, sign=sign) if np.isfinite(value) else MISSING
 
@@ -357,7 +368,7 @@ def _row(name: str, before: float, after: float, digits: int) -> tuple[str, str,
     return name, write(before), write(after), write(difference, "+")
 
 
-def _read_section(kind: type[S], config: Mapping[str, Any], name: str) -> S:
+def _read_section(kind: type[Section], config: Mapping[str, Any], name: str) -> Section:
     stored = config.get(name)
     values = stored if isinstance(stored, Mapping) else {}
     try:
@@ -401,13 +412,14 @@ def _compute_incentive(nodes: "Snapshot | MergedNodes", rows: Rows, ends: Flags,
 def _compare_stream(
     snapshot: Snapshot, stream: Stream, rules: GateRules, settings: WhatIfSettings, tau: float
 ) -> ComparedSet:
-    """Evaluate recorded transitions with another tau; without a recorded tau, that of the snapshot is changed.
+    """Evaluate the recorded transitions with another tau.
 
-    If a lookup found nothing, beta remains as recorded, because it does not depend on tau.
+    `tau` is that of the snapshot; it is used for transitions without a recorded one. If a lookup found nothing, beta
+    remains as recorded, because it does not depend on tau.
     """
     r_p = _compute_incentive(snapshot, snapshot.rows_of(stream.next_slot), stream.ends, rules)
     recorded_tau = np.where(np.isnan(stream.tau), tau, stream.tau)
-    beta = _compute_beta(stream.delta_mem, settings.tau(recorded_tau), rules.gate)
+    beta = _compute_beta(stream.delta_mem, settings.change_tau(recorded_tau), rules.gate)
     is_recorded_miss = np.isnan(stream.delta_mem) & np.isfinite(stream.beta)
     beta = np.where(is_recorded_miss, stream.beta, beta)
     recorded = WhatIfValues(stream.delta_mem, stream.beta, r_p)
@@ -434,7 +446,8 @@ def _compare_links(
         _compute_incentive(snapshot, targets, ends, rules),
     )
     if merged is None:
-        error, r_p = recorded.delta_mem, recorded.r_p
+        error = recorded.delta_mem
+        r_p = recorded.r_p
     else:
         error = _compute_link_errors(snapshot, rules, settings, merged, sources, targets, ends)
         r_p = _compute_incentive(merged, merged.node[targets], ends, rules)
@@ -451,10 +464,10 @@ def _compute_link_errors(
     targets: Rows,
     ends: Flags,
 ) -> Floats:
-    """Compute delta_mem [L] with merged nodes; NaN if a lookup finds nothing.
+    """Compute delta_mem of the links [L] with merged nodes; NaN if a lookup finds nothing.
 
-    H is stored as float32. A link without changes therefore keeps its recorded delta_mem, which was computed before
-    rounding.
+    H is stored as float32, but delta_mem was computed before rounding. A link whose H did not change therefore keeps
+    its recorded delta_mem.
     """
     lookup = merged.node if settings.lookup == "written" else merged.nearest
     node = lookup[sources]

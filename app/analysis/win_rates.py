@@ -1,4 +1,8 @@
-"""Tables of win rates in the form of the paper: variants × maps, with the best cells in bold."""
+"""Tables of win rates in the form of the paper: variants × maps, with the best cells in bold.
+
+A variant is an algorithm with changed settings; its runs differ only in their seed. There are tables of the final win
+rate, of its time average mu_w, and of falls: evaluations with a low win rate after a high one.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +33,7 @@ from app.analysis.tables import MISSING, Cell, Column, Table, make_table
 
 BEST_NOTE = "Bold: best cells with at least two seeds, unless all cells are equal."
 PAPER_MU_W_STEPS = (800_000, 1_600_000, 2_400_000)
+"""Env steps at which the paper reports mu_w."""
 _UNFINISHED_NOTE = f"{DAGGER} includes an unfinished run and is never bold."
 _FALLS_NUMBERS = (Column("falls"), Column("evaluations after"), Column("falls", unit="%"))
 _FALLS_COLUMNS = ("task", "variant", "n", f"reached {HIGH_WIN_RATE:g}", *_FALLS_NUMBERS, "each seed")
@@ -46,8 +51,9 @@ def tabulate_win_rates(curves: Curves, aggregation: Aggregation | None = None, f
 
     def make_cell(group: Curves) -> Cell:
         task = group.variant.task
-        by_median = group.runs[0].settings.get("eval.report") == "median"
-        cell_aggregation = aggregation or (Aggregation("median", "iqr") if by_median else Aggregation())
+        reports_median = group.runs[0].settings.get("eval.report") == "median"
+        default_aggregation = Aggregation("median", "iqr") if reports_median else Aggregation()
+        cell_aggregation = aggregation or default_aggregation
         scale = make_final_scale(group, final, top=100, quantity=quantity.at(task))
         name = name_final(final, unit="%", quantity=quantity.at(task))
         cell = format_aggregate(100 * compute_final_rates(group, final), cell_aggregation, scale=scale, name=name)
@@ -56,14 +62,16 @@ def tabulate_win_rates(curves: Curves, aggregation: Aggregation | None = None, f
         return cell.append(suffix, includes_unfinished=bool(group.unfinished))
 
     columns = [Column(_name_task(quantity, task)) for task in curves.tasks]
-    cells_by_method = [_make_cells(curves, task, make_cell) for task in curves.tasks]
-    default = "mean ± standard deviation over seeds, or median [quartiles] by eval.report"
-    meaning = f"A cell is the {aggregation.describe(is_fraction=True) if aggregation else default}."
+    columns_of_cells = [_make_cells(curves, task, make_cell) for task in curves.tasks]
+    statistic = "mean ± standard deviation over seeds, or median [quartiles] by eval.report"
+    if aggregation:
+        statistic = aggregation.describe(is_fraction=True)
+    meaning = f"A cell is the {statistic}."
     best = "" if curves.mixed_length_tasks else BEST_NOTE
     few_seeds = explain_small_samples(aggregation, curves.seed_counts)
     caption = caption_final(curves, final, meaning, few_seeds, best, unit="%")
     never_best = frozenset(_name_task(quantity, task) for task in curves.mixed_length_tasks)
-    return _tabulate(curves, columns, cells_by_method, caption, never_best=never_best)
+    return _tabulate(curves, columns, columns_of_cells, caption, never_best=never_best)
 
 
 def tabulate_falls(curves: Curves, aggregation: Aggregation | None = None) -> Table:
@@ -99,11 +107,15 @@ def choose_mu_w_steps(groups: Sequence[Curves]) -> dict[str, tuple[int, ...]]:
         task = group.variant.task
         last_steps = [float(points.env_step[-1]) for points in group.list_points()]
         shortest[task] = min([*last_steps, shortest.get(task, np.inf)])
-    return {
-        task: PAPER_MU_W_STEPS if steps >= PAPER_MU_W_STEPS[-1] else (int(steps / 4), int(steps / 2), int(steps))
-        for task, steps in shortest.items()
-        if 0 < steps < np.inf
-    }
+    steps_by_task: dict[str, tuple[int, ...]] = {}
+    for task, steps in shortest.items():
+        if steps >= np.inf or steps <= 0:
+            continue
+        if steps >= PAPER_MU_W_STEPS[-1]:
+            steps_by_task[task] = PAPER_MU_W_STEPS
+        else:
+            steps_by_task[task] = (int(steps / 4), int(steps / 2), int(steps))
+    return steps_by_task
 
 
 def tabulate_mu_w(
@@ -136,7 +148,7 @@ def tabulate_mu_w(
 
     task_steps = [(task, t) for task in curves.tasks for t in steps_by_task.get(task, ())]
     columns = [Column(format_steps(t), group=_name_task(curves.measure, task)) for task, t in task_steps]
-    cells_by_method = [_make_cells(curves, task, make_cell_at(t)) for task, t in task_steps]
+    columns_of_cells = [_make_cells(curves, task, make_cell_at(t)) for task, t in task_steps]
     few_seeds = explain_small_samples(aggregation, curves.seed_counts)
     caption = (
         f"{averaged.title}, normalized area under the win rate at env steps: "
@@ -149,7 +161,7 @@ def tabulate_mu_w(
         last_step = curves.get_points(run.id).env_step[-1]
         if last_step < max(steps_by_task.get(run.task, ()), default=0):
             too_short.append(run.make_excluded(f"last evaluated at {int(last_step):,}; {run.progress}"))
-    return _tabulate(curves, columns, cells_by_method, caption, [*curves.excluded, *too_short])
+    return _tabulate(curves, columns, columns_of_cells, caption, [*curves.excluded, *too_short])
 
 
 def format_aggregate(
@@ -170,7 +182,10 @@ def format_aggregate(
     text = f"{center:.{digits}f}"
     if low is None or high is None:
         return Cell(text, float(center), n=len(values), statistic=statistic, digits=digits)
-    text += f" ± {center - low:.{digits}f}" if aggregation.is_symmetric else f" [{low:.{digits}f}–{high:.{digits}f}]"
+    if aggregation.is_symmetric:
+        text += f" ± {center - low:.{digits}f}"
+    else:
+        text += f" [{low:.{digits}f}–{high:.{digits}f}]"
     interval = aggregation.name_band(is_fraction=scale is not None)
     return Cell(text, float(center), float(low), float(high), len(values), statistic, interval, digits)
 
@@ -179,19 +194,19 @@ def _make_falls_row(group: Curves, aggregation: Aggregation) -> list[Cell | str 
     """Make the row of one variant on one task, with the columns `_FALLS_COLUMNS`."""
     by_seed = [(run.seed_text, count_falls(group.get_points(run.id).value)) for run in group.runs]
     counts = [falls for _, falls in by_seed if falls is not None]
-    of_counts = replace(aggregation, band="none") if aggregation.band == "ci" else aggregation
-    n_falls, n_after, percentages = _FALLS_NUMBERS
+    count_aggregation = replace(aggregation, band="none") if aggregation.band == "ci" else aggregation
+    falls_column, later_column, percent_column = _FALLS_NUMBERS
     cells = [
-        _format_finite([count.falls for count in counts], of_counts, n_falls),
-        _format_finite([count.after for count in counts], of_counts, n_after),
-        _format_finite([100 * count.share for count in counts], aggregation, percentages, BinomialScale(100)),
+        _format_finite([count.n_falls for count in counts], count_aggregation, falls_column),
+        _format_finite([count.n_later for count in counts], count_aggregation, later_column),
+        _format_finite([100 * count.fraction for count in counts], aggregation, percent_column, BinomialScale(100)),
     ]
-    seeds = "; ".join(
-        f"seed {number}: {f'{falls.falls} of {falls.after}' if falls else f'never {HIGH_WIN_RATE:g}'}"
-        for number, falls in by_seed
-    )
+    seed_texts = []
+    for seed, falls in by_seed:
+        result = f"never {HIGH_WIN_RATE:g}" if falls is None else f"{falls.n_falls} of {falls.n_later}"
+        seed_texts.append(f"seed {seed}: {result}")
     task = _name_task(group.measure, group.variant.task)
-    return [task, f"{group.variant.name}{group.mark}", group.n, len(counts), *cells, seeds]
+    return [task, f"{group.variant.name}{group.mark}", group.n, len(counts), *cells, "; ".join(seed_texts)]
 
 
 def _format_finite(
@@ -222,7 +237,7 @@ def _make_cells(curves: Curves, task: str, make_cell: Callable[[Curves], Cell | 
 def _tabulate(
     curves: Curves,
     columns: Sequence[Column],
-    cells_by_method: Sequence[Mapping[str, Cell | None]],
+    columns_of_cells: Sequence[Mapping[str, Cell | None]],
     caption: str,
     excluded: Sequence[ExcludedRun] | None = None,
     *,
@@ -233,12 +248,12 @@ def _tabulate(
     Args:
         curves: The variants.
         columns: The columns after the name of the variant.
-        cells_by_method: The cells of each column, by the method of the variant.
+        columns_of_cells: The cells of each column, by the method of the variant.
         caption: The caption.
         excluded: Runs that are not in the table. Default: the excluded runs of `curves`.
         never_best: Titles of columns without a best cell.
     """
-    cells = [[by_method.get(method) for method in curves.methods] for by_method in cells_by_method]
+    cells = [[cells_of_column.get(method) for method in curves.methods] for cells_of_column in columns_of_cells]
     best = [
         (row, column.title)
         for column, column_cells in zip(columns, cells, strict=True)
@@ -261,11 +276,13 @@ def find_best(cells: Sequence[Cell | None]) -> list[int]:
 
     Cells of a single seed and cells with an unfinished run are ignored. No cell is best if all others are equal to it.
     """
-    values = {
-        row: round(cell.value, cell.digits)
-        for row, cell in enumerate(cells)
-        if cell is not None and cell.value is not None and not cell.includes_unfinished
-        if isinstance(cell.n, int) and cell.n > 1
-    }
-    is_distinct = len(set(values.values())) > 1
-    return [row for row, value in values.items() if is_distinct and value == max(values.values())]
+    printed_values: dict[int, float] = {}
+    for row, cell in enumerate(cells):
+        if cell is None or cell.value is None or cell.includes_unfinished:
+            continue
+        if isinstance(cell.n, int) and cell.n > 1:
+            printed_values[row] = round(cell.value, cell.digits)
+    if len(set(printed_values.values())) < 2:
+        return []
+    largest = max(printed_values.values())
+    return [row for row, value in printed_values.items() if value == largest]

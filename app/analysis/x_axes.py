@@ -1,7 +1,7 @@
 """The x axis of curves: env steps, training episodes, or wall time.
 
-Env steps are stored. Episodes and wall time follow from two metrics that every trainer logs: the mean length of its
-episodes and its speed. Imported runs have neither, so they have env steps only.
+Env steps are stored with each point. Episodes and wall time are computed from two metrics that every trainer logs: the
+mean length of its episodes and its speed. Imported runs have neither metric, so they have only the axis of env steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ class XAxis:
     short_name: str
     """Name in the tooltip of a chart."""
     choice: str
-    """Name in the list of axes."""
+    """Name in the list from which the user chooses an axis."""
     metric: str = ""
     """Metric in env steps per episode or per second; empty for the axis of env steps."""
     per_unit: float = 1.0
@@ -72,7 +72,9 @@ class XValues:
     """Run id → env steps and x at them, without the runs that have none; None for the axis of env steps."""
 
     def convert(self, run_id: str, env_steps: Values) -> Values:
-        """Convert env steps [T] of a run to values [T] on the axis. The last speed continues after the last report.
+        """Convert env steps [T] of a run to values [T] on the axis, by linear interpolation.
+
+        After the last logged point, the line continues with the slope of the last two points.
 
         Raises:
             ConfigError: If the run has no values on this axis.
@@ -95,12 +97,14 @@ def read_x_values(db: Database, rows: Sequence[RunRow], name: XAxisName) -> XVal
     if not axis.metric:
         return ENV_STEPS
     longest = max((row.env_steps for row in rows), default=0)
-    stretch = max(1, longest // MAX_POINTS)
-    frame = cumulative_progress(db, [row.id for row in rows], axis.metric, stretch=stretch)
+    env_steps_per_point = max(1, longest // MAX_POINTS)
+    frame = cumulative_progress(db, [row.id for row in rows], axis.metric, stretch=env_steps_per_point)
     curves: dict[str, tuple[Values, Values]] = {}
     for run_id, run_rows in frame.groupby("run_id", sort=False):
         steps = run_rows["env_step"].to_numpy(np.float64)
         totals = run_rows["total"].to_numpy(np.float64)
         if steps[-1] > 0:
-            curves[str(run_id)] = np.concatenate([[0.0], steps]), np.concatenate([[0.0], totals / axis.per_unit])
+            steps_from_0 = np.concatenate([[0.0], steps])
+            x_from_0 = np.concatenate([[0.0], totals / axis.per_unit])
+            curves[str(run_id)] = (steps_from_0, x_from_0)
     return XValues(axis, curves)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from app.analysis.curve_reader import digest_evaluations
+from app.analysis.curves import digest_evaluations
 from app.analysis.format import format_count
 from app.analysis.settings import write_value
 from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl, Where, check_run_count, choose_runs

@@ -11,7 +11,7 @@ import typer
 from app.analysis.format import format_run_count
 from app.analysis.provenance import describe_runs
 from app.analysis.results import select_runs
-from app.analysis.settings import with_code
+from app.analysis.settings import add_code_settings
 from app.analysis.tables import ROWS_ONLY, TABLE_FORMATS, Table, TableFormat, export_table, make_plain_table
 from app.analysis.variants import list_run_code_warnings
 from app.cli.arguments import DEFAULT_DATABASE, DatabaseUrl, Runs, Where, check_run_count, choose, choose_runs
@@ -231,7 +231,7 @@ def _write_figure(
     database = open_database(request.url, create=False)
     rows = request.select(database)
     figure = kind.make(database, rows, options)
-    for warning in list_run_code_warnings({row.id: with_code(row.config, row.versions) for row in rows}):
+    for warning in list_run_code_warnings({row.id: add_code_settings(row.config, row.versions) for row in rows}):
         print_message(warning)
     sources = describe_runs(rows)
     content = export_figure(figure, image_format, sources=sources, options=image_options)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import pandas as pd
 import streamlit as st
 
-from app.analysis.curve_reader import RunTables, read_tables
+from app.analysis.curves import RunTables, read_tables
 from app.analysis.quantities import get_success_threshold
-from app.analysis.settings import ORIGIN
+from app.analysis.settings import BUNDLE_KEY
 from app.analysis.x_axes import XAxisName, XValues
 from app.ui import data, view
 from emtc_core.metrics import sort_metrics
@@ -40,7 +40,7 @@ class _Source(NamedTuple):
         """Add the bundle to the id, the name and the settings of a run."""
         if not self.bundle_key:
             return row
-        config = {**row.config, ORIGIN: self.bundle_name}
+        config = {**row.config, BUNDLE_KEY: self.bundle_name}
         return replace(row, id=self.name_run(row.id), name=f"{row.name} · {self.bundle_name}", config=config)
 
     def mark_table(self, table: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Runs with made-up evaluations, as `app.analysis.curve_reader` reads them from a database."""
+"""Runs with made-up evaluations, as `app.analysis.curves` reads them from a database."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from app.analysis.curve_reader import RunTables, read_quantity
-from app.analysis.curves import Curves
+from app.analysis.curves import Curves, RunTables, read_quantity
 from app.analysis.quantities import WIN_RATE, Quantity
 from app.analysis.results import select_results
 from app.analysis.settings import Settings

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.analysis.collapse import measure_collapse
-from app.analysis.curve_reader import read_curves, read_tables
+from app.analysis.curves import read_curves, read_tables
 from app.analysis.measures import compute_return_r2, measure_runs
 from app.analysis.projections.embedders import embed_snapshot, read_states
 from app.analysis.projections.snapshots import (

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from sqlalchemy import insert, update
 
-from app.analysis.curve_reader import read_quantity, read_tables
+from app.analysis.curves import read_quantity, read_tables
 from app.analysis.finals import make_final_scale, name_final
 from app.analysis.quantities import RATE_NAMES, ROBUST, TRAINING_WIN_RATE, WIN_RATE, RateName
 from app.analysis.results import select_runs

@@ -80,7 +80,7 @@ def test_falls_are_evaluations_below_a_half_after_the_first_of_nine_tenths() -> 
 def test_what_came_before_the_first_success_is_no_fall_and_without_one_there_is_nothing_to_count() -> None:
     assert count_falls(np.array([0.0, 0.1, 0.9, 0.6])) == Falls(0, 1)
     assert count_falls(np.array([0.0, 0.9])) == Falls(0, 0)
-    assert np.isnan(Falls(0, 0).share)
+    assert np.isnan(Falls(0, 0).fraction)
     assert count_falls(np.array([0.89, 0.0])) is None
     assert count_falls(np.array([])) is None
 

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 from sqlalchemy import insert, update
 
-from app.analysis.curve_reader import read_curves, read_tables
-from app.analysis.curves import Curves
+from app.analysis.curves import Curves, read_curves, read_tables
 from app.analysis.findings import ALL_TASKS, compute_findings, measure_study, read_study
 from app.analysis.measures import MEASURES, measure_runs
 from app.analysis.results import select_runs

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from sqlalchemy import func, select, text, update
 
-from app.analysis.curve_reader import read_curves, read_tables
+from app.analysis.curves import read_curves, read_tables
 from app.analysis.identical_runs import describe_identical_runs
 from app.analysis.provenance import describe_runs
 from app.analysis.results import select_finals, select_results

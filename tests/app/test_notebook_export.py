@@ -18,11 +18,11 @@ import pytest
 from numpy.typing import NDArray
 
 from app.analysis.aggregates import Aggregation
-from app.analysis.curve_reader import read_curves, read_tables
+from app.analysis.curves import read_curves, read_tables
 from app.analysis.projections.linear import compute_pca, select_axes
 from app.analysis.projections.snapshots import sample_rows
 from app.analysis.results import select_results
-from app.analysis.selection import NODE_QUANTITIES, NodeSelection, has_place
+from app.analysis.selection import NODE_QUANTITIES, NodeSelection, has_coordinates
 from app.analysis.what_if import WhatIfSettings, evaluate_what_if, merge_nodes, read_gate_rules, read_stream
 from app.cli.main import run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel
@@ -352,7 +352,9 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         (draw_map(select_axes(snapshot.embedding, (0, 3))), {"page": "memory", "facts": {**atlas, "method": "axes"}}),
         (draw_choice(whole), {"page": "memory", "facts": {**atlas, **chosen, "method": "pca", "fit": "all"}}),
         (
-            draw_selection(snapshot, kept, has_place(whole.coordinates), run=name, description=choice.description),
+            draw_selection(
+                snapshot, kept, has_coordinates(whole.coordinates), run=name, description=choice.description
+            ),
             {"page": "memory", "facts": {**atlas, **chosen, "method": "pca", "fit": "all"}},
         ),
         (draw_episode(get_trajectory(db, run_id, 2)), {"page": "memory", "facts": {"episode": 2}}),

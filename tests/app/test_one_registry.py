@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.analysis.curve_reader import RunTables
+from app.analysis.curves import RunTables
 from app.analysis.tables import Column, Table, make_table
 from app.cli.main import run
 from app.figures.figure import FigureKind, PageSection, StoredRuns, TableKind

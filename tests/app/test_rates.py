@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.analysis.curve_reader import read_curves
-from app.analysis.curves import Curves
+from app.analysis.curves import Curves, read_curves
 from app.analysis.published import tabulate_with_published
 from app.analysis.quantities import (
     MU_W,
@@ -26,7 +25,7 @@ from app.analysis.quantities import (
 )
 from app.analysis.rates import TaskRate, choose_rates
 from app.analysis.results import select_results
-from app.analysis.settings import LABEL
+from app.analysis.settings import IMPORT_LABEL
 from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
 from app.figures.named.comparisons import draw_profiles, tabulate_tests
 from app.figures.named.curves import draw_comparison
@@ -94,7 +93,7 @@ def test_a_run_that_was_never_evaluated_does_not_decide() -> None:
 
 def test_football_smac_imports_and_runs_without_shifts_are_greedy_without_a_word() -> None:
     imported = without_robust("c")
-    imported = replace(imported, config={**imported.config, LABEL: "pymarl"})
+    imported = replace(imported, config={**imported.config, IMPORT_LABEL: "pymarl"})
     plain = [
         without_robust("a", **FOOTBALL),
         without_robust("b", env="smac", map="3m"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import binomtest, mannwhitneyu, nct, t, ttest_1samp, ttest_ind, ttest_rel
 
-from app.analysis.curve_reader import RunTables, read_quantity
+from app.analysis.curves import RunTables, read_quantity
 from app.analysis.intervals import BinomialScale
 from app.analysis.quantities import WIN_RATE
 from app.analysis.results import select_results

@@ -362,7 +362,7 @@ def test_chosen_rows_become_the_whole_comparison(several):
 
 
 def test_a_refresh_reads_each_curve_table_once(several):
-    from app.analysis.curve_reader import read_curves
+    from app.analysis.curves import read_curves
     from app.ui import data
     from app.ui.compared import read_compared_tables
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from app.analysis.provenance import hash_core
-from app.analysis.settings import describe_code, with_code
+from app.analysis.settings import add_code_settings, describe_code
 from app.analysis.variants import group_variants, list_differences, list_run_code_warnings
 from app.jobs.provenance import describe_process, digest_module, merge_versions, read_checkout
 from emtc_core.config.resolve import resolve
@@ -61,7 +61,7 @@ def test_a_module_that_replaces_a_mixer_s_method_is_named_and_makes_a_variant_of
     assert "patched" not in plain.versions
     assert patched.versions["patched"] == ["emtc_core.learner.mixers.qmix.VdnMixer.forward by her_game"]
     assert plain.versions["modules"] != patched.versions["modules"]
-    configs = {run.id: with_code(run.config, run.versions) for run in (plain, patched)}
+    configs = {run.id: add_code_settings(run.config, run.versions) for run in (plain, patched)}
     names = {variant.run_ids: variant.name for variant in group_variants(configs)}
     assert names[patched.id,] == f"{names[plain.id,]}, patched by her_game"
     assert "resumed" not in patched.versions
@@ -131,9 +131,9 @@ def test_seeds_of_one_group_that_differ_in_code_are_doubted_and_the_difference_i
     config = resolve(algo="vdn").model_dump(mode="json")
     versions = {"source": "aa", "commit": "1", "torch": "2.13.0"}
     runs = {
-        "one": with_code({**config, "seed": 1}, versions),
-        "two": with_code({**config, "seed": 2}, {**versions, "source": "bb", "commit": "2"}),
-        "old": with_code({**config, "seed": 3}, {}),
+        "one": add_code_settings({**config, "seed": 1}, versions),
+        "two": add_code_settings({**config, "seed": 2}, {**versions, "source": "bb", "commit": "2"}),
+        "old": add_code_settings({**config, "seed": 3}, {}),
     }
     (variant,) = group_variants(runs)
     assert set(variant.run_ids) == set(runs), "one line, as before"
@@ -142,12 +142,12 @@ def test_seeds_of_one_group_that_differ_in_code_are_doubted_and_the_difference_i
     )
     frame = list_differences(runs, [variant]).set_index("setting")
     assert frame.loc["code.source", "VDN on 3m"] == "aa, bb, –"
-    alike = {"one": runs["one"], "two": with_code({**config, "seed": 2}, {**versions, "commit": "2"})}
+    alike = {"one": runs["one"], "two": add_code_settings({**config, "seed": 2}, {**versions, "commit": "2"})}
     assert list_run_code_warnings(alike) == (), "a commit may differ by a page's text"
     assert list_run_code_warnings({}) == ()
 
 
 def test_what_a_run_recorded_before_all_this_reads_as_it_did(tmp_path: Path) -> None:
-    assert with_code({"algo": "vdn"}, {}) == {"algo": "vdn"}
+    assert add_code_settings({"algo": "vdn"}, {}) == {"algo": "vdn"}
     assert describe_code({"emtc_lab": "0.1.0"}) == {}
     assert list_runs(open_database(f"sqlite:///{tmp_path / 'x.db'}")).empty

@@ -6,8 +6,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 import numpy as np
 
-from app.analysis.curve_reader import RunTables
-from app.analysis.curves import Curves, describe_excluded, format_range
+from app.analysis.curves import Curves, RunTables, describe_excluded, format_range
 from app.analysis.finals import (
     FINAL_NAMES,
     LAST_TENTH,

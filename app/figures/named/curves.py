@@ -13,14 +13,16 @@ from pydantic import Field
 
 from app.analysis.aggregates import Aggregation, explain_small_samples, interpolate_to_common_grid
 from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
-from app.analysis.curve_reader import RunTables, read_curves, read_tables
 from app.analysis.curves import (
     DAGGER,
     Curves,
     ExcludedRun,
+    RunTables,
     describe_excluded,
     exclude_without_x,
     format_range,
+    read_curves,
+    read_tables,
     smooth_curves,
 )
 from app.analysis.finals import get_eval_episodes, make_curve_scale
@@ -250,7 +252,7 @@ def draw_comparison(
         *_list_notes(measured),
     )
     caption = " ".join(filter(None, sentences)) + describe_excluded(measured.excluded)
-    subtitle = make_subtitle(aggregation, is_fraction=quantity.is_share)
+    subtitle = make_subtitle(aggregation, is_fraction=quantity.is_fraction)
     subtitle += f"; smoothed over {smooth:,} env steps" if smooth else ""
     all_panels = tuple(panels) or (Panel(quantity.title, quantity.unit, ()),)
     columns = min(3, len(measured.tasks)) or 1
@@ -279,9 +281,9 @@ def describe_aggregation(curves: Curves, aggregation: Aggregation) -> str:
     band = "" if aggregation.band == "none" else " A single seed has no band."
     if aggregation.band == "bootstrap":
         band = f" Whole seeds are resampled. {BOOTSTRAP_COVERAGE}{band}"
-    if aggregation.is_symmetric and quantity.is_share:
+    if aggregation.is_symmetric and quantity.is_fraction:
         band += " Bands end at 0 and at 1."
-    statistic = aggregation.describe(is_fraction=quantity.is_share)
+    statistic = aggregation.describe(is_fraction=quantity.is_fraction)
     return f"{meaning}; {per_seed}, then the line is the {statistic} ({n} seeds).{band}"
 
 
@@ -302,12 +304,12 @@ def draw_line(name: str, curves: Curves, aggregation: Aggregation, style: Style,
     x, values = interpolate_to_common_grid([(points.x, points.value) for points in curves.list_points()])
     summary = aggregation.summarize(values, make_curve_scale(quantity, curves, x))
     low, high = summary.low, summary.high
-    if quantity.is_share:
+    if quantity.is_fraction:
         low, high = clip_fractions(low), clip_fractions(high)
     return Line(
         name, style.color, x, summary.center, low, high,
         dash=style.dash, marker=style.marker, label=label,
-        statistic=aggregation.describe(is_fraction=quantity.is_share), n=curves.n,
+        statistic=aggregation.describe(is_fraction=quantity.is_fraction), n=curves.n,
     )  # fmt: skip
 
 

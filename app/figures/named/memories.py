@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from app.analysis.projections.snapshots import describe_equal_embeddings, project_snapshot, sample_rows
 from app.analysis.samples import describe_nodes
-from app.analysis.settings import EMBEDDERS
+from app.analysis.settings import EMBEDDER_NAMES
 from app.figures.figure import FigureKind, StoredRuns
 from app.figures.kinds.maps import Cloud, Maps
 from app.figures.named.memory_map import (
@@ -65,7 +65,7 @@ def make_embedding_comparison(runs: StoredRuns, options: MethodOptions) -> Maps:
         snapshot = get_last_snapshot(db, row)
         sample = sample_rows(snapshot, n=MAX_POINTS, seed=0)
         embedder = row.config.get("embed", {}).get("type", "unknown embedder")
-        name = f"{EMBEDDERS.get(embedder, embedder)}, {row.map} ({row.id})"
+        name = f"{EMBEDDER_NAMES.get(embedder, embedder)}, {row.map} ({row.id})"
         spread = compute_local_spread(snapshot, sample)
         description = f"{name}: {describe_nodes(len(sample), snapshot)}, local spread {spread:.2f}"
         collapse_note = describe_equal_embeddings(snapshot.embedding)

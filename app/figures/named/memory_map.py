@@ -16,7 +16,7 @@ from pydantic import Field
 from app.analysis.projections.linear import AXIS_PAIRS, DEFAULT_SIGNS, LabeledPoints, compute_pca, select_axes
 from app.analysis.projections.snapshots import describe_equal_embeddings, project_snapshot, sample_rows
 from app.analysis.samples import describe_nodes, explain_sample
-from app.analysis.selection import NODE_QUANTITIES, NodeSelection, compute_node_values, has_place
+from app.analysis.selection import NODE_QUANTITIES, NodeSelection, compute_node_values, has_coordinates
 from app.figures.figure import FigureKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Cloud, Trace
@@ -418,7 +418,7 @@ def _read_selected(db: Database, rows: Sequence[RunRow], options: MapOptions) ->
     snapshot = get_selected_snapshot(db, run, options)
     coordinates = compute_coordinates(db, snapshot, options).coordinates
     selected = selection.mask(snapshot, coordinates)
-    on_map = has_place(coordinates)
+    on_map = has_coordinates(coordinates)
     return SelectedNodes(snapshot, selected, on_map, run.name, selection.description)
 
 

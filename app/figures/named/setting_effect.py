@@ -9,12 +9,11 @@ from typing import Annotated, Final
 import numpy as np
 
 from app.analysis.aggregates import Aggregation, join_summaries
-from app.analysis.curve_reader import RunTables
-from app.analysis.curves import ComparedRun, Curves, describe_excluded
+from app.analysis.curves import ComparedRun, Curves, RunTables, describe_excluded
 from app.analysis.finals import FinalRule, caption_final, compute_final_rates, get_final_title, make_final_scale
 from app.analysis.intervals import CENTER_NAMES
 from app.analysis.quantities import UNIT_RANGE
-from app.analysis.settings import LABEL, name_run_algo
+from app.analysis.settings import IMPORT_LABEL, name_run_algo
 from app.analysis.varied_settings import find_number, group_by_settings, list_varied_settings
 from app.figures.figure import FigureKind
 from app.figures.kinds.chart import Chart, Line, Panel
@@ -84,7 +83,7 @@ def _draw(tables: RunTables, options: SettingEffectOptions) -> Chart:
 
 def _get_style_key(name: str, run: ComparedRun) -> tuple[str, str]:
     """Return the key of the style: the algorithm, or the name of an imported one, which is not one of ours."""
-    return (name, IMPORTED) if LABEL in run.settings else (str(run.settings.get("algo")), "")
+    return (name, IMPORTED) if IMPORT_LABEL in run.settings else (str(run.settings.get("algo")), "")
 
 
 def _draw_algo(

@@ -10,8 +10,7 @@ from functools import partial
 import numpy as np
 
 from app.analysis.aggregates import Aggregation, explain_small_samples, join_summaries, select_finite
-from app.analysis.curve_reader import RunTables, read_curves
-from app.analysis.curves import DAGGER, ComparedRun, Curves, describe_excluded, format_range
+from app.analysis.curves import DAGGER, ComparedRun, Curves, RunTables, describe_excluded, format_range, read_curves
 from app.analysis.finals import (
     caption_final,
     compute_final_rates,
@@ -26,7 +25,7 @@ from app.analysis.identical_runs import describe_identical_runs
 from app.analysis.intervals import CENTER_NAMES, BinomialScale, Values, compute_center
 from app.analysis.quantities import UNIT_RANGE, average_over_time
 from app.analysis.results import select_results
-from app.analysis.settings import EMBEDDERS, format_value, name_run_algo, name_task
+from app.analysis.settings import EMBEDDER_NAMES, format_value, name_run_algo, name_task
 from app.analysis.tables import Cell, Column, Table, make_table
 from app.analysis.varied_settings import (
     AUGMENTATION,
@@ -212,7 +211,7 @@ def _draw_over_delta(
     """
     styles = _style_embedders(curves)
     lines = []
-    for embedder, name in EMBEDDERS.items():
+    for embedder, name in EMBEDDER_NAMES.items():
         embedder_curves = curves.keep(run for run in curves.runs if run.settings.get(EMBEDDER) == embedder)
         x, summaries, n_seeds = [], [], []
         for (delta,), group in group_by_settings(embedder_curves, DELTA).items():
@@ -248,7 +247,7 @@ def _style_embedders(curves: Curves) -> dict[str, Style]:
     """Return the style of each embedder: TCSE as the unchanged algorithm, the others as its variants."""
     algo = str(curves.runs[0].settings.get("algo")) if curves.runs else ""
     return make_styles(
-        {name: (algo, "" if key == "tcse" else f"{EMBEDDER} = {key}") for key, name in EMBEDDERS.items()}
+        {name: (algo, "" if key == "tcse" else f"{EMBEDDER} = {key}") for key, name in EMBEDDER_NAMES.items()}
     )
 
 
@@ -302,7 +301,7 @@ def _embedders(tables: RunTables, options: EmbedderOptions) -> Table:
     ungated = finals.keep(run for run in finals.runs if not run.settings.get("gate.enabled"))
     curves = find_studies(ungated, (EMBEDDER, DELTA), lambda run: EMBEDDER in run.settings)
     columns_by_fraction = {
-        fraction: [Column(name, group=format_percent(fraction)) for name in EMBEDDERS.values()]
+        fraction: [Column(name, group=format_percent(fraction)) for name in EMBEDDER_NAMES.values()]
         for fraction in TRAINING_FRACTIONS
     }
     table, best = [], []
@@ -320,7 +319,7 @@ def _embedders(tables: RunTables, options: EmbedderOptions) -> Table:
                         scale,
                         name=average_over_time(quantity).title,
                     )
-                    for embedder in EMBEDDERS
+                    for embedder in EMBEDDER_NAMES
                 ]
                 best += [(len(table), columns[i].title) for i in find_best(cells)]
                 row += [cell or "" for cell in cells]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from app.analysis.curve_reader import read_quantity, read_tables
+from app.analysis.curves import read_quantity, read_tables
 from app.analysis.provenance import library_versions
 from app.analysis.quantities import find_quantity
 from app.jobs.sweeps.control import remake_plan

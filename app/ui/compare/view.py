@@ -13,8 +13,7 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from app.analysis.aggregates import MIN_IQM_SEEDS, compute_mu_w
-from app.analysis.curve_reader import RunTables, read_curves
-from app.analysis.curves import Curves, RunPoints
+from app.analysis.curves import Curves, RunPoints, RunTables, read_curves
 from app.analysis.finals import (
     FINAL_MEANINGS,
     FINAL_NAMES,

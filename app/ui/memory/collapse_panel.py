@@ -6,7 +6,7 @@ from math import isfinite
 import pandas as pd
 import streamlit as st
 
-from app.analysis.collapse import USEFUL, USELESS, EmbeddingNumber
+from app.analysis.collapse import COLLAPSED_BELOW, USEFUL_ABOVE, EmbeddingNumber
 from app.analysis.format import escape_markdown, format_count, format_number
 from app.ui import memory_data, messages
 from app.ui.memory.snapshot_map import FIRST, SECOND, MemoryMap
@@ -36,7 +36,7 @@ def show(memory_map: MemoryMap) -> None:
         )
         st.markdown(f"**{escape_markdown(result.verdict)}**")
         st.dataframe(tabulate_collapse([*result.numbers, *layout_numbers]), hide_index=True, height="content")
-        rule = f"Yes: the whole interval of R² is below {USELESS:g}. No: above {USEFUL:g}."
+        rule = f"Yes: the whole interval of R² is below {COLLAPSED_BELOW:g}. No: above {USEFUL_ABOVE:g}."
         if result.sample:
             rule = (
                 f"{result.sample} Its nodes are farther apart than those of the memory. Whether the embedding has "

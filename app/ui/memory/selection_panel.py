@@ -12,7 +12,7 @@ from streamlit.delta_generator import DeltaGenerator
 from app.analysis.format import escape_markdown, format_count, format_number, format_percent
 from app.analysis.neighborhoods import measure_neighbor_agreement
 from app.analysis.samples import describe_whole
-from app.analysis.selection import NodeSelection, has_place, list_nodes, tabulate_selection
+from app.analysis.selection import NodeSelection, has_coordinates, list_nodes, tabulate_selection
 from app.analysis.tables import TableFormat, export_table, make_plain_table
 from app.figures.named.memory_map import SelectedNodes
 from app.figures.registry import draw_chart
@@ -75,7 +75,7 @@ def _show_export(memory_map: MemoryMap, is_selected: NDArray[np.bool_]) -> None:
 def _show_selection(memory_map: MemoryMap, selection: NodeSelection, is_selected: NDArray[np.bool_]) -> None:
     """Compare the selected nodes with the others, and offer both as files."""
     run, snapshot = memory_map.run, memory_map.snapshot
-    is_on_map = has_place(memory_map.coordinates)
+    is_on_map = has_coordinates(memory_map.coordinates)
     selected_rows = np.flatnonzero(is_selected)
     unit = "nodes" if snapshot.whole is None else "nodes of the sample"
     n_selected, n_on_map = format_count(len(selected_rows)), format_count(int(is_on_map.sum()))

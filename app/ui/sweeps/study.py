@@ -6,7 +6,7 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
-from app.analysis.curve_reader import RunTables
+from app.analysis.curves import RunTables
 from app.analysis.format import escape_markdown
 from app.analysis.published import PublishedStudy, find_published
 from app.analysis.tables import Table

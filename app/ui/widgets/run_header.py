@@ -9,7 +9,7 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
-from app.analysis.curve_reader import select_points
+from app.analysis.curves import select_points
 from app.analysis.finals import LAST_TENTH, compute_final_rate
 from app.analysis.format import MISSING, escape_markdown, format_count, format_duration, format_number, format_percent
 from app.analysis.quantities import ROBUST, SUCCESS_RATE, get_success_threshold
