@@ -123,7 +123,7 @@ def test_the_drawn_quantiles_are_those_of_numpy(seeded) -> None:
     snapshot = seeded[2]
     chosen = snapshot.t < 9
     chart = draw_selection(snapshot, chosen, np.ones(snapshot.size, bool), run="r", description="t 0 – 8")
-    lines = {(panel.title, line.name): line for panel, line in chart.lines}
+    lines = {(panel.title, line.name): line for panel, line in chart.panel_lines}
     assert lines["H", "selected"].y[50] == pytest.approx(np.median(snapshot.h[chosen]))
     assert lines["t", "rest"].y[0] == 9
     assert [panel.unit for panel in chart.panels] == ["return", "return", "fraction", "steps"]

@@ -77,7 +77,7 @@ def draw_chart(chart: Chart, width: float, *, has_title: bool = True, line_names
 
 def _find_common_count(chart: Chart) -> str:
     """Return "n = 3" if the names of all lines contain this number of seeds, otherwise an empty text."""
-    matches = [_N_SEEDS.search(line.name) for _, line in chart.lines if not line.faint]
+    matches = [_N_SEEDS.search(line.name) for _, line in chart.panel_lines if not line.faint]
     counts = {match[1] if match else "" for match in matches}
     return counts.pop() if len(counts) == 1 else ""
 
@@ -184,7 +184,7 @@ def _draw_stack(chart: Chart, width: float, *, has_title: bool, has_labels: bool
 def _draw_grid(chart: Chart, width: float, columns: int, *, has_title: bool, has_labels: bool) -> Figure:
     """Draw panels side by side, each with an x axis, above a common legend. A single panel may have labels instead."""
     rows = -(-len(chart.panels) // columns)
-    names = [key.name for key in dict.fromkeys(line.legend_key for _, line in chart.lines if not line.faint)]
+    names = [key.name for key in dict.fromkeys(line.legend_key for _, line in chart.panel_lines if not line.faint)]
     legend_height = _compute_legend_height(names, width) + 0.1 if len(names) > 1 else 0.0
     panel_height = min(2.6, 0.62 * width) if columns == 1 else 2.0
     title_height = 0.7 if has_title else 0.3
