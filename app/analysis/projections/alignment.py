@@ -65,7 +65,7 @@ def make_initial_layout(
     """
     from app.analysis.projections.placing import place_points  # imported here because pages must not load the compiler
 
-    has_earlier = np.isfinite(earlier).all(axis=1)
+    has_earlier = np.isfinite(earlier.sum(axis=1))  # the sum is NaN for new nodes
     if has_earlier.sum() < MIN_SHARED_NODES:
         return None
     layout = earlier[rows]

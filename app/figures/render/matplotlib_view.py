@@ -1,4 +1,4 @@
-"""Draw a figure with Matplotlib as SVG, PDF or PNG, for instance as wide as a column of a paper. No browser is needed.
+"""Draw a figure with Matplotlib as SVG, PDF or PNG. No browser is needed.
 
 Text stays text, fonts are embedded, and symbols are mathtext. The points of a cloud are a raster image of 300 dpi
 inside the vector file. The module `lines_view` draws charts, `maps_views` draws maps and heat maps.
@@ -28,6 +28,7 @@ _SANS_FONTS = ("Arial", "Helvetica", "Liberation Sans", "Nimbus Sans", "DejaVu S
 _FONTS = {"serif": ("STIXGeneral", "stix")}
 """Name of a font → family and font of formulas. Matplotlib contains STIX, which looks like Times."""
 _FORMULA_STYLES = {"rm": "", "it": ":italic", "bf": ":bold", "cal": ":italic", "sf": "", "tt": ""}
+"""Font of mathtext → ending of the family name."""
 
 _STYLE = {
     "svg.fonttype": "none",
@@ -107,7 +108,8 @@ def _list_fonts() -> frozenset[str]:
 
 
 def _draw(figure: AnyFigure, options: ImageOptions) -> Figure:
-    width, has_title = options.width, not options.no_title
+    width = options.width
+    has_title = not options.no_title
     if isinstance(figure, Heatmap):
         return maps_views.draw_heatmap(figure, width, has_title=has_title)
     if isinstance(figure, Maps):
