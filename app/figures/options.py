@@ -175,7 +175,7 @@ def convert_with(read: Callable[[Any], Any]) -> BeforeValidator:
 
 
 def read_window(value: Any) -> tuple[float, float]:
-    """Read a window of x from a text such as "0-150", or from two numbers.
+    """Read a range of the x axis from a text such as "0-150", or from two numbers.
 
     Raises:
         ValueError: If there are not exactly two finite numbers.

@@ -145,7 +145,7 @@ class Chart:
         return not any(np.isfinite(line.y).any() for _, line in self.panel_lines)
 
     def keep_window(self, window: Sequence[float] | None) -> "Chart":
-        """Keep the points inside a window of x, both ends included."""
+        """Keep the points inside a range of x (low, high), both ends included. None: keep all points."""
         if window is None:
             return self
         low, high = window

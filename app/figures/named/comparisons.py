@@ -1,7 +1,7 @@
 """Comparison of variants: tests, probabilities of improvement, performance profiles.
 
-A variant is an algorithm with its changed settings on one task. A method is the same on all tasks: `Curves.methods` has
-its key and its name. The reference variant is compared with each other variant.
+A method is an algorithm with its changed settings; `Curves.methods` lists methods by key. A variant is a method on one
+task. The reference variant is compared with each other variant of its task.
 """
 
 from collections.abc import Mapping, Sequence
@@ -112,7 +112,7 @@ class _VariantTest(NamedTuple):
 
 
 def find_reference(curves: Curves, reference: str = "") -> str:
-    """Find the method that all others are compared with.
+    """Find the method with which all others are compared.
 
     Args:
         curves: The variants.

@@ -77,10 +77,12 @@ _RUNS_FOR_CLAIMS = "finished runs of two algorithms or ablations that a claim co
 
 
 class TaskLines(NamedTuple):
-    """The variants of one task: those in its chart, and the others."""
+    """The variants of one task."""
 
     in_chart: Curves
+    """The variants that are drawn."""
     others: tuple[Curves, ...]
+    """The variants that the caption lists."""
 
 
 def select_lines(curves: Curves, plan: StudyPlan) -> TaskLines:
