@@ -33,7 +33,7 @@ from app.analysis.neighborhoods import (
     compute_layout_quality,
     find_neighbors_in_other_episodes,
 )
-from app.analysis.projections.linear import sample_stratified_rows
+from app.analysis.projections.sampling import sample_stratified_rows
 from app.analysis.samples import explain_sample
 from storage.queries.memory import Snapshot
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
-from app.analysis.projections.linear import find_neighbors
+from app.analysis.projections.neighbors import find_neighbors
 from app.analysis.projections.snapshots import sample_rows
 from app.analysis.samples import count_nodes
 from storage.queries.memory import Snapshot

@@ -10,9 +10,9 @@ from app.figures.kinds.chart import UNSMOOTHED_NOTE, Chart, Line, Panel, Values,
 
 AXES = ("x", "y")
 SPIKE_FACTOR = 3.0
-"""A value above 3 × the median of its panel is a spike."""
+"""A value above this multiple of the median of its panel is a spike."""
 MAX_SPIKE_SHARE = 0.1
-"""The axis is clipped only if at most 10 % of the values are spikes."""
+"""The axis is clipped only if at most this fraction of the values are spikes."""
 
 
 def with_log_axes(chart: Chart, axes: Sequence[str]) -> Chart:
@@ -37,15 +37,14 @@ def describe_style(smooth: int, log_axes: Sequence[str]) -> str:
 
 
 def smooth_chart(chart: Chart, weight: float) -> Chart:
-    """Smooth the measured lines and their bands with an exponential moving average.
+    """Smooth the lines and their bands with an exponential moving average. The measured values stay as faint lines.
 
-    The average is the one of W&B with this name: s_t = weight s_(t-1) + (1 - weight) y_t with s_0 = 0, divided by
-    1 - weight^t. `curves.js` computes the same values. Points where the line is missing are skipped. The measured
-    values stay as faint lines.
+    The average is the same as in W&B: s_t = weight s_(t-1) + (1 - weight) y_t with s_0 = 0, divided by 1 - weight^t.
+    `curves.js` computes the same values. Points without a value are skipped.
 
     Args:
         chart: The chart.
-        weight: Weight of the earlier points, in [0, 1). 0: the chart is not changed.
+        weight: Weight of the earlier points, in [0, 1). 0: no smoothing.
     """
     if not weight:
         return chart
@@ -56,12 +55,13 @@ def smooth_chart(chart: Chart, weight: float) -> Chart:
             if line.faint or not line.smoothable:
                 lines.append(line)
                 continue
-            y, low, high = (_average(values, line, weight) for values in (line.y, line.low, line.high))
             measured = replace(
                 line, name=f"{line.name}, as measured", label="", low=None, high=None, width=1.0, marker="",
                 faint=True, unsmoothed=True, group=line.name,
             )  # fmt: skip
-            lines += [measured, replace(line, y=y, low=low, high=high)]
+            y, low, high = (_average(values, line, weight) for values in (line.y, line.low, line.high))
+            smoothed = replace(line, y=y, low=low, high=high)
+            lines += [measured, smoothed]
         panels.append(replace(panel, lines=tuple(lines)))
     average = f"exponential moving average, weight {weight:g}"
     return replace(
@@ -73,7 +73,7 @@ def smooth_chart(chart: Chart, weight: float) -> Chart:
 
 
 def _average(values: Values | None, line: Line, weight: float) -> Values | None:
-    """Average the values or an edge of a line over the points where the line has a value."""
+    """Compute the moving average of the values of a line, or of an edge of its band, where the line has a value."""
     if values is None:
         return None
     series = pd.Series(values).where(~np.isnan(line.y))
@@ -82,10 +82,11 @@ def _average(values: Values | None, line: Line, weight: float) -> Values | None:
 
 def with_log_x_axis(chart: Chart) -> Chart:
     """Return the chart with a logarithmic x axis and without the points at x <= 0."""
-    panels = tuple(
-        replace(panel, lines=tuple(keep_points(line, line.x > 0) for line in panel.lines)) for panel in chart.panels
-    )
-    return replace(chart, panels=panels, x_log=True)
+    panels = []
+    for panel in chart.panels:
+        lines = [keep_points(line, line.x > 0) for line in panel.lines]
+        panels.append(replace(panel, lines=tuple(lines)))
+    return replace(chart, panels=tuple(panels), x_log=True)
 
 
 def with_log_y_axis(panel: Panel) -> Panel:
@@ -94,7 +95,8 @@ def with_log_y_axis(panel: Panel) -> Panel:
     Values <= 0 become NaN. The edge of a band at <= 0 is moved to the smallest positive value of the panel.
     """
     arrays = [array for line in panel.lines for array in (line.y, line.low, line.high) if array is not None]
-    smallest = min((float(array[array > 0].min()) for array in arrays if (array > 0).any()), default=np.nan)
+    positive_minima = [float(array[array > 0].min()) for array in arrays if (array > 0).any()]
+    smallest = min(positive_minima, default=np.nan)
     lines = []
     for line in panel.lines:
         low, high = (None if edge is None else np.where(edge <= 0, smallest, edge) for edge in (line.low, line.high))
@@ -103,8 +105,9 @@ def with_log_y_axis(panel: Panel) -> Panel:
 
 
 def complement(line: Line) -> Line:
-    """Replace the values of a line and its band by 1 - value."""
-    low, high = (None if edge is None else 1 - edge for edge in (line.high, line.low))
+    """Replace the values of a line and its band by 1 - value. The edges of the band are exchanged."""
+    low = None if line.high is None else 1 - line.high
+    high = None if line.low is None else 1 - line.low
     return replace(line, y=1 - line.y, low=low, high=high)
 
 
@@ -117,14 +120,12 @@ def clip_spikes(panel: Panel) -> tuple[Panel, str]:
     """
     values = np.concatenate([line.y[np.isfinite(line.y)] for line in panel.lines] or [np.empty(0)])
     is_spike = values > SPIKE_FACTOR * np.median(values) if len(values) else np.zeros(0, bool)
-    n = int(is_spike.sum())
-    if not 0 < n <= MAX_SPIKE_SHARE * len(values):
+    n_spikes = int(is_spike.sum())
+    if not 0 < n_spikes <= MAX_SPIKE_SHARE * len(values):
         return panel, ""
     peaks = [(line, int(np.nanargmax(line.y))) for line in panel.lines if np.isfinite(line.y).any()]
     largest, step = max((float(line.y[i]), float(line.x[i])) for line, i in peaks)
+    subject = f"{n_spikes} values of {panel.title} are" if n_spikes > 1 else f"1 value of {panel.title} is"
+    sentence = f"{subject} above the axis, up to {largest:,.0f} {panel.unit} at step {step:,.0f}."
     top = 1.1 * float(values[~is_spike].max())
-    sentence = (
-        f"{n} value{'s' if n > 1 else ''} of {panel.title} {'are' if n > 1 else 'is'} above the axis, "
-        f"up to {largest:,.0f} {panel.unit} at step {step:,.0f}."
-    )
     return replace(panel, range=(0.0, top)), sentence

@@ -1,8 +1,8 @@
-"""Types of the registry: a named figure and a named table.
+"""Types of the registry: `FigureKind`, a named figure, and `TableKind`, a named table.
 
-A kind has two steps. `read` reads the data from a database; `draw` or `tabulate` makes the figure or table of them. The
-command line, notebooks and scripts call `make`, which does both. A page that already has the data calls only the second
-step, so that page and file show the same.
+A kind has two steps. `read` reads the data from a database. `draw` or `tabulate` makes the figure or table from these
+data. The command line, notebooks and scripts call `make`, which does both. A page that already has the data calls only
+the second step, so that page and file show the same.
 
 Each module of `app.figures.named` lists its figures in `FIGURES` and its tables in `TABLES`. `app.figures.registry`
 collects both lists.
@@ -25,7 +25,7 @@ O = TypeVar("O", bound=Options)
 
 
 class StoredRuns(NamedTuple):
-    """Runs in a database: the data of a kind that reads everything else itself."""
+    """Runs and their database: the data of a kind whose second step reads everything else itself."""
 
     db: Database
     rows: Sequence[RunRow]
@@ -67,8 +67,9 @@ class FigureKind(Generic[D, O]):
         """Read the data of these runs and draw the figure."""
         options = self.options() if options is None else options
         figure = self.draw(self.read(db, rows, options), options)
-        window = options.window if isinstance(options, WindowOptions) else None
-        return figure.keep_window(window) if isinstance(figure, Chart) and window is not None else figure
+        if isinstance(figure, Chart) and isinstance(options, WindowOptions):
+            return figure.keep_window(options.window)
+        return figure
 
     def read_options(self, values: Mapping[str, Any]) -> O:
         """Validate option values from a script, the command line or a notebook entry, by name.
@@ -89,7 +90,7 @@ class TableKind(Generic[D, O]):
     options: type[O] = Options  # type: ignore[assignment]
     """The model of the options that have an effect on the table."""
     selects_runs: bool = True
-    """Whether the caller can select runs."""
+    """Whether the caller can select runs. If False, the table lists all runs of the database."""
     required_runs: str = "a run that has finished and was evaluated"
     """The runs that the table needs. The error message for an empty table contains this text."""
     section: PageSection | None = None

@@ -1,7 +1,7 @@
-"""Options of image files, which every figure has: width, title, font, names of lines, and other texts for names.
+"""Options of image files, which every figure has: width, title, font, names of lines, and replaced texts.
 
-They are declared once, in `ImageOptions`: `emtc export` has a flag for each, the button *Export* of the pages has a
-widget for each, and a figure in a script or notebook takes them as arguments.
+They are declared once, in `ImageOptions`. `emtc export` has a flag for each, the button *Export* of the pages has a
+widget for each, and `draw_named` accepts them in scripts and notebooks.
 """
 
 import re
@@ -19,13 +19,15 @@ from app.figures.options import Option, Options, convert_with
 from emtc_core.errors import ConfigError
 
 Labels = tuple[tuple[str, str], ...]
+"""Pairs (old text, new text)."""
 LineNames = Literal["auto", "legend", "labels"]
 T = TypeVar("T")
 COLUMN_WIDTHS: Final = {"one": 3.25, "two": 6.75}
 """Width of one and of two columns of the NeurIPS and ICML templates [inch]."""
 DEFAULT_FONT: Final = "sans"
 _INCHES_PER_UNIT: Final = {"": 1.0, "in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4}
-_MIN_WIDTH, _MAX_WIDTH = 2.0, 20.0
+_MIN_WIDTH = 2.0  # inch
+_MAX_WIDTH = 20.0  # inch
 _SHOWN_TEXTS: Final[dict[type, tuple[str, ...]]] = {
     Chart: ("title", "x_label"),
     Panel: ("title", "axis"),
@@ -38,7 +40,8 @@ _SHOWN_TEXTS: Final[dict[type, tuple[str, ...]]] = {
     Grid: ("title",),
 }
 """Fields with texts that a reader sees. All of them can be replaced with `--label`."""
-_PARTS: Final = ("panels", "lines", "marks", "traces", "grids")
+_FIELDS_WITH_PARTS: Final = ("panels", "lines", "marks", "traces", "grids")
+"""Fields whose values are parts of a figure, which also contain texts."""
 
 
 def read_width(value: Any) -> float:
@@ -49,7 +52,7 @@ def read_width(value: Any) -> float:
     """
     match = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", str(value))
     if match is None:
-        return COLUMN_WIDTHS[str(value)]
+        return COLUMN_WIDTHS[str(value)]  # a KeyError also means that the value is not valid, see `convert_with`
     width = float(match[1]) * _INCHES_PER_UNIT[match[2]]
     if not _MIN_WIDTH <= width <= _MAX_WIDTH:
         raise ValueError(value)
@@ -59,7 +62,7 @@ def read_width(value: Any) -> float:
 def read_labels(value: Any) -> Labels:
     """Read replacements of texts from "A=B", one per line, from a list of texts or pairs, or from a mapping A → B.
 
-    "=" between spaces is part of a text, as in "τ = 0.6".
+    "=" with spaces around it is part of a text, as in "τ = 0.6".
 
     Raises:
         ValueError: If a text contains no "=" or nothing before it.
@@ -74,7 +77,7 @@ def read_labels(value: Any) -> Labels:
             continue
         if not text.strip():
             continue
-        old, new = re.split(r"(?<!\s)=(?!\s)", text.strip(), maxsplit=1)
+        old, new = re.split(r"(?<!\s)=(?!\s)", text.strip(), maxsplit=1)  # at the first "=" without spaces
         if not old:
             raise ValueError(text)
         labels.append((old, new))
@@ -164,25 +167,27 @@ def replace_labels(figure: AnyFigure, labels: Labels) -> AnyFigure:
         ConfigError: If a text is not in the figure.
     """
     for old, new in labels:
+        # a whole text, or a part of it between commas; before the dagger of unfinished runs and the number of seeds
         pattern = re.compile(rf"(?:^|(?<=, )){re.escape(old)}(?=$|, |†| \(n = )")
         texts: list[str] = []
-        figure = _map_texts(figure, partial(_replace, pattern, new, texts))
+        figure = _map_texts(figure, partial(_collect_and_replace, pattern, new, texts))
         if not any(map(pattern.search, texts)):
             hint = f"Its texts are: {'; '.join(dict.fromkeys(filter(None, texts)))}."
             raise ConfigError("is not a text of this figure", key="label", value=old, hint=hint)
     return figure
 
 
-def _replace(pattern: re.Pattern[str], new: str, texts: list[str], text: str) -> str:
-    """Replace the pattern in a text, and add the text to `texts`."""
+def _collect_and_replace(pattern: re.Pattern[str], new: str, texts: list[str], text: str) -> str:
+    """Add a text to `texts`, and replace the pattern in it."""
     texts.append(text)
-    return pattern.sub(lambda _: new, text)
+    return pattern.sub(lambda _: new, text)  # a function, because backslashes in `new` are no references to groups
 
 
 def _map_texts(part: T, convert: Callable[[str], str]) -> T:
     """Convert the shown texts of a figure and of its parts."""
     changes: dict[str, Any] = {name: convert(getattr(part, name)) for name in _SHOWN_TEXTS[type(part)]}
-    for name in _PARTS:
-        if (children := getattr(part, name, None)) and isinstance(children, tuple):
-            changes[name] = tuple(child and _map_texts(child, convert) for child in children)
+    for name in _FIELDS_WITH_PARTS:
+        children = getattr(part, name, None)
+        if isinstance(children, tuple):
+            changes[name] = tuple(None if child is None else _map_texts(child, convert) for child in children)
     return replace(part, **changes)  # type: ignore[type-var]

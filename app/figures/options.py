@@ -74,9 +74,9 @@ class Option:
 
 
 class Options(BaseModel):
-    """Base class of the options of a figure or table. It is the model of those that have no option.
+    """Base class of the options of a figure or table. A figure or table without options uses this class itself.
 
-    A model with several base classes lists the fields of its last base class first.
+    The fields of a model with several base classes are in this order: those of the last base class first.
     """
 
     model_config = ConfigDict(
@@ -94,11 +94,12 @@ class Options(BaseModel):
         """List the options by their public names."""
         options: dict[str, Option] = {}
         for field_name, info in cls.model_fields.items():
-            declared = next((part for part in info.metadata if isinstance(part, Option)), Option())
+            # pydantic stores `Option` and the bounds `ge` and `le` of a field in its metadata
+            declared = next((item for item in info.metadata if isinstance(item, Option)), Option())
+            minimum = next((item.ge for item in info.metadata if hasattr(item, "ge")), None)
+            maximum = next((item.le for item in info.metadata if hasattr(item, "le")), None)
             name = info.alias or field_name
             rule = declared.rule or _describe_type(info.annotation)
-            minimum = next((part.ge for part in info.metadata if hasattr(part, "ge")), None)
-            maximum = next((part.le for part in info.metadata if hasattr(part, "le")), None)
             options[name] = replace(
                 declared, name=name, default=info.default, rule=rule, minimum=minimum, maximum=maximum
             )
@@ -132,7 +133,7 @@ class Options(BaseModel):
 
     @classmethod
     def select(cls, values: Mapping[str, Any]) -> Self:
-        """Make options of values by their public names. A value of an option that does not exist here is left out.
+        """Make options from values by their public names. Values of options that this model does not have are ignored.
 
         A page has one set of values for several figures and tables.
         """
@@ -146,20 +147,20 @@ class Options(BaseModel):
 
 def _describe_type(annotation: Any) -> str:
     """Describe the values of a type for a message: "one of mean, median", "true or false", "a whole number"."""
-    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    part = parts[0]
-    if get_origin(part) is Literal:
-        return list_choices(get_args(part))
-    return {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}.get(part, "valid")
+    is_union = get_origin(annotation) in (Union, UnionType)
+    value_type = get_args(annotation)[0] if is_union else annotation  # the first type of `int | None`
+    if get_origin(value_type) is Literal:
+        return list_choices(get_args(value_type))
+    return {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}.get(value_type, "valid")
 
 
 def list_choices(names: Iterable[str]) -> str:
-    """Write the rule of an option with these values."""
+    """Write the rule of an option that has one of these values."""
     return f"one of {', '.join(names)}"
 
 
 def convert_with(read: Callable[[Any], Any]) -> BeforeValidator:
-    """Make a validator of a function that converts a value. Every error of the function makes the value invalid.
+    """Make a pydantic validator from a function that converts a value. Every error of the function means: not valid.
 
     The function must also accept a value that it has returned.
     """
@@ -168,19 +169,19 @@ def convert_with(read: Callable[[Any], Any]) -> BeforeValidator:
         try:
             return read(value)
         except (AttributeError, KeyError, OverflowError, TypeError) as exc:
-            raise ValueError(str(exc)) from exc
+            raise ValueError(str(exc)) from exc  # the error that pydantic expects
 
     return BeforeValidator(convert)
 
 
 def read_window(value: Any) -> tuple[float, float]:
-    """Read a window of x from a text such as "0-150", or from two numbers.
+    """Read a range of the x axis from a text such as "0-150", or from two numbers.
 
     Raises:
         ValueError: If there are not exactly two finite numbers.
     """
-    low, high = str(value).split("-") if isinstance(value, str) else value
-    window = float(low), float(high)
+    low, high = value.split("-") if isinstance(value, str) else value
+    window = (float(low), float(high))
     if not all(map(isfinite, window)):
         raise ValueError("the two ends of a window must be finite")
     return window
@@ -192,7 +193,8 @@ def read_episodes(value: Any, *, min_count: int) -> tuple[int, ...]:
     Raises:
         ValueError: If there are fewer than `min_count` or more than two numbers, or if a number is negative.
     """
-    numbers = tuple(map(int, str(value).split(",") if isinstance(value, str | int) else value))
+    items = str(value).split(",") if isinstance(value, str | int) else value
+    numbers = tuple(map(int, items))
     if not min_count <= len(numbers) <= 2 or min(numbers) < 0:
         raise ValueError(value)
     return numbers
@@ -210,11 +212,11 @@ def read_step_count(value: Any) -> int:
     return steps
 
 
-_BANDS: Final = ", ".join(f"{band} ({name})" for band, name in BAND_NAMES.items())
+_BAND_CHOICES: Final = ", ".join(f"{band} ({name})" for band, name in BAND_NAMES.items())
 
 
 class UnfinishedOptions(Options):
-    """Which runs count."""
+    """Whether unfinished runs count."""
 
     include_unfinished: Annotated[
         bool,
@@ -252,7 +254,7 @@ class AggregationOptions(CenterOptions):
 
     band: Annotated[
         Band | None,
-        Option("Band over seeds", f"Over seeds: {_BANDS}", tooltip="", choices=BAND_NAMES, has_flag=True),
+        Option("Band over seeds", f"Over seeds: {_BAND_CHOICES}", tooltip="", choices=BAND_NAMES, has_flag=True),
     ] = None
 
     @property
@@ -324,7 +326,7 @@ class FinalRuleOptions(Options):
 
 
 class ResultOptions(RatedBudgetOptions, FinalRuleOptions):
-    """Options of final win rates of single runs."""
+    """Options of final win rates that are not summarized over seeds."""
 
 
 class SeedOptions(UnfinishedOptions, AggregationOptions):

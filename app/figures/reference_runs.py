@@ -1,4 +1,4 @@
-"""Other runs in a figure of one run: their main lines, dotted, and the steps at which a run was resumed."""
+"""Reference runs: other runs in a figure of one run, as dotted lines. Also the marks where a run was resumed."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +13,7 @@ from storage.runs.rows import RunRow
 MAX_REFERENCE_RUNS = 3
 """Largest number of other runs that a figure of one run can show for reference."""
 DOTTED = (2, 3)
+"""Lengths of dash and gap [px]."""
 
 
 def read_reference_ids(value: Any) -> list[str]:
@@ -38,14 +39,12 @@ def add_reference_runs(chart: Chart, others: Mapping[str, Chart]) -> Chart:
     for panel in chart.panels:
         lines = list(panel.lines)
         for index, (name, other) in enumerate(others.items()):
-            same_panel = next(
-                (other_panel for other_panel in other.panels if other_panel.title == panel.title and other_panel.lines),
-                None,
-            )
-            if same_panel is not None:
-                main = max(same_panel.lines, key=lambda line: line.width)
-                color = OKABE_ITO[index % len(OKABE_ITO)]
-                lines.append(Line(name, color, main.x, main.y, dash=DOTTED, width=1.6, smoothable=main.smoothable))
+            same_panels = [candidate for candidate in other.panels if candidate.title == panel.title]
+            if not same_panels or not same_panels[0].lines:
+                continue
+            main = max(same_panels[0].lines, key=lambda line: line.width)
+            color = OKABE_ITO[index % len(OKABE_ITO)]
+            lines.append(Line(name, color, main.x, main.y, dash=DOTTED, width=1.6, smoothable=main.smoothable))
         panels.append(replace(panel, lines=tuple(lines)))
     note = f" Dotted, for reference: {'; '.join(others)}." if others else ""
     return replace(chart, panels=tuple(panels), caption=f"{chart.caption}{note}")

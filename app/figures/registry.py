@@ -1,7 +1,7 @@
 """Registry of all named figures and tables in `app.figures.named`, and `draw_named` for scripts and notebooks.
 
-`storage.figures` calls `draw_named` for scripts, which import only `storage`. In a notebook, a figure is interactive
-where Plotly is available, and a PNG image in viewers that run no scripts.
+`storage.figures` calls `draw_named` for scripts, which import only `storage`. In a Jupyter notebook, a figure is
+interactive if the viewer runs Plotly's script, otherwise a PNG image.
 """
 
 import base64
@@ -38,7 +38,7 @@ TABLES: dict[str, TableKind[Any, Any]] = {
 
 
 class NotebookFigure(go.Figure):
-    """A Plotly figure with a PNG image, so that an executed notebook also shows it in HTML and in print.
+    """A Plotly figure with a PNG image for Jupyter, so that an executed notebook also shows it in HTML and in print.
 
     The PNG is left out if the caller changes the Plotly figure, because it would not show the change.
     """
@@ -46,15 +46,18 @@ class NotebookFigure(go.Figure):
     def __init__(self, figure: AnyFigure, image_options: ImageOptions = DEFAULT_IMAGE_OPTIONS) -> None:
         """Draw the figure with Plotly."""
         super().__init__(to_plotly(replace_labels(figure, image_options.labels)))
-        self._source, self._image_options, self._original_json = figure, image_options, str(self.to_json())
+        self._figure = figure
+        self._image_options = image_options
+        self._original_json = str(self.to_json())
 
     def _repr_mimebundle_(self, *_: Any, **__: Any) -> dict[str, Any]:
+        """Return the figure by MIME type. Jupyter calls this method to display it."""
         current_json = str(self.to_json())
-        bundle: dict[str, Any] = {"application/vnd.plotly.v1+json": json.loads(current_json)}
+        data_by_type: dict[str, Any] = {"application/vnd.plotly.v1+json": json.loads(current_json)}
         if current_json == self._original_json:
-            png = export_figure(self._source, "png", options=self._image_options)
-            bundle["image/png"] = base64.b64encode(png).decode()
-        return bundle
+            png = export_figure(self._figure, "png", options=self._image_options)
+            data_by_type["image/png"] = base64.b64encode(png).decode()
+        return data_by_type
 
 
 for _method in ("_ipython_display_", "_repr_html_"):  # Jupyter would call these methods of Plotly, which give no PNG
@@ -62,7 +65,7 @@ for _method in ("_ipython_display_", "_repr_html_"):  # Jupyter would call these
 
 
 def find_figure(name: str) -> FigureKind[Any, Any]:
-    """Get the definition of a figure by its name.
+    """Return the definition of a figure by its name.
 
     Raises:
         ConfigError: If no figure has this name.
@@ -77,7 +80,7 @@ def draw_chart(name: str, runs: Any, options: Options | None = None) -> Chart:
 
     Args:
         name: Name of the figure.
-        runs: Data of the figure: the first argument of its `FigureKind.draw`.
+        runs: The first argument of its `FigureKind.draw`: the data that `FigureKind.read` returns.
         options: Options of the figure. Default: its defaults.
 
     Raises:
@@ -116,10 +119,14 @@ def list_metric_charts() -> dict[str, tuple[str, ...]]:
 
 def list_live_metrics() -> tuple[str, ...]:
     """List the metrics that the figures and charts of the page Live draw."""
-    sections = list_sections("live").values()
-    figures = [kind for kinds in sections for kind in kinds if isinstance(kind, FigureKind)]
-    names = [name for kind in (find_figure("metrics"), *figures) for name in kind.metrics]
-    return tuple(dict.fromkeys([*names, *(name for chart in list_metric_charts().values() for name in chart)]))
+    names = [*find_figure("metrics").metrics]
+    for kinds in list_sections("live").values():
+        for kind in kinds:
+            if isinstance(kind, FigureKind):
+                names += kind.metrics
+    for chart_metrics in list_metric_charts().values():
+        names += chart_metrics
+    return tuple(dict.fromkeys(names))  # without duplicates
 
 
 def write_command(
@@ -140,10 +147,14 @@ def write_command(
             continue
         if not option.has_flag:
             words.append(f"--set {shlex.quote(f'{name}={_write_value(values[name])}')}")
+        elif values[name] is True:
+            words.append(option.flag)
         else:
-            words.append(option.flag if values[name] is True else f"{option.flag} {_write_value(values[name])}")
-    words += [f"--db {shlex.quote(str(db))}"] if db else []
-    return " ".join([*words, f"--out {kind.name}.pdf"])
+            words.append(f"{option.flag} {_write_value(values[name])}")
+    if db:
+        words.append(f"--db {shlex.quote(str(db))}")
+    words.append(f"--out {kind.name}.pdf")
+    return " ".join(words)
 
 
 def _write_value(value: object) -> str:

@@ -1,4 +1,8 @@
-"""Charts of the recorded curves of one run: gate, outcomes, learning and speed, made from frames of the database."""
+"""Charts of the recorded curves of one run: gate, outcomes, learning and speed, made from frames of the database.
+
+The gate β is the weight of the episodic incentive: 1 is open, 0 is closed. It closes where the consistency error Δ_mem
+of the memory is near its temperature τ or above it. A bar, as in β̄, means the mean over transitions.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -32,31 +36,35 @@ TRAINING_RATES = ("rollout/win_rate", "rollout/success_rate")
 """Rates of the exploring policy: the win rate, and the success rate of a task where the return defines success."""
 _EVALUATION_COLUMNS = ("env_step", "episodes", "wins", "win_rate", "return_mean", "distinct", "robust_win_rate")
 _POSITIVE = "gate/delta_mem_positive"
-"""Mean of Δ_mem where it is above 0. With `_POSITIVE_PARTS`: the fraction of such transitions, and quantiles."""
-_POSITIVE_PARTS = ("_fraction", "_p10", "_p50", "_p90")
+"""Start of the names of the metrics of the transitions with Δ_mem above 0."""
+_POSITIVE_ENDINGS = ("_fraction", "_p10", "_p50", "_p90")
+"""Ends of these names: the fraction of such transitions, and quantiles of their Δ_mem."""
 _TAU = "gate/tau"
 _MEMORY_METRICS = ("memory/merge_rate", "memory/hit_rate")
 _OVERESTIMATION = "eval/overestimation"
 GATE_METRICS = (
-    *(f"gate/{name}_new{part}" for name in ("delta_mem", "beta") for part in ("", "_p10", "_p90")),
-    *(f"{_POSITIVE}{part}" for part in _POSITIVE_PARTS),
+    *(f"gate/{name}_new{ending}" for name in ("delta_mem", "beta") for ending in ("", "_p10", "_p90")),
+    *(f"{_POSITIVE}{ending}" for ending in _POSITIVE_ENDINGS),
     *("gate/incentive_removed", "gate/closed_fraction", "incentive/rho", _TAU, *_MEMORY_METRICS, _OVERESTIMATION),
 )
 """Metrics of the two gate charts. The statistics over the links in memory come from `storage.queries.gate`."""
 _ACCURACY = "embedder/info_nce_accuracy"
-FIRST_METRICS = ("train/loss", "train/q_taken", _ACCURACY, "time/env_steps_per_second")
+DEFAULT_METRICS = ("train/loss", "train/q_taken", _ACCURACY, "time/env_steps_per_second")
 """Metrics that the figure `metrics` draws by default."""
 MACHINE_METRICS = tuple(name for name in METRICS if name.startswith("machine/"))
 """Metrics of the machine that a trainer uses."""
 N_INTERVALS = 400
-"""The length of a run is divided into this many intervals. One point is the mean return of one interval."""
+"""Number of intervals of a run. A point of the training return is the mean of one interval."""
 N_SMOOTHED_INTERVALS = 10
 """Number of intervals in the trailing mean of the training return."""
 _FRACTION_RANGE = (-0.03, 1.03)
+"""Range of the y axis of fractions. Lines at 0 and at 1 are fully visible."""
 _NARROW_RANGE = 0.2
 """If β̄ of an ended run varies by less than this, the y axis is fitted to the values."""
-_MIN_BAND_HEIGHT, _MIN_VISIBLE_SHARE = 0.01, 0.02
-"""A band is drawn if at 2 % of the points or more it is higher than 1 % of the range of the lines."""
+_MIN_BAND_HEIGHT = 0.01
+"""A band is visible at a point if it is higher than this fraction of the range of the lines."""
+_MIN_VISIBLE_SHARE = 0.02
+"""A band is drawn if it is visible at this fraction of the points or more."""
 _DASHED = (6, 4)
 _SOURCES = (
     "New transitions: collected since the last row of metrics, with the values at the time of collection. "
@@ -92,10 +100,12 @@ OUTCOME_METRICS: Final = (*TRAINING_RATES, SUCCESS_RATE)
 
 
 class TrainingReturns(NamedTuple):
-    """Mean training return of each interval, and the smoothing window [env steps]."""
+    """The training returns of a run."""
 
     frame: pd.DataFrame
+    """Mean return of each interval, from `storage.queries.curves.training_returns`."""
     window: float
+    """Length of the trailing mean [env steps]."""
 
 
 NO_RETURNS = TrainingReturns(pd.DataFrame(), 0.0)
@@ -133,12 +143,15 @@ def draw_gate_dynamics(
     beta_lines, flat_betas = _hide_flat_bands("β", make_lines("beta", BETA))
     low, high = _find_extent(beta_lines)
     is_fitted = ended and not closing and 0 < high - low < _NARROW_RANGE
-    error_text, beta_text = "Consistency error Δ_mem, mean and band.", "Gate β, mean and band: 1 is open, 0 is closed."
-    beta = Panel(BETA_PANEL, "fraction", beta_lines, range=None if is_fitted else _FRACTION_RANGE)
+    error_text = "Consistency error Δ_mem, mean and band."
+    beta_text = "Gate β, mean and band: 1 is open, 0 is closed."
     beta_bands = f" {_BANDS}{_describe_flat_bands(flat_betas)}"
+    beta = Panel(BETA_PANEL, "fraction", beta_lines, range=None if is_fitted else _FRACTION_RANGE)
     if closing:
-        beta_text, beta_bands, flat_betas = _CLOSING_NOTE, "", []
-        lines = (replace(complement(line), name=f"{line.label}: mean", low=None, high=None) for line in beta.lines)
+        beta_text = _CLOSING_NOTE
+        beta_bands = ""
+        flat_betas = []
+        lines = [replace(complement(line), name=f"{line.label}: mean", low=None, high=None) for line in beta.lines]
         beta = with_log_y_axis(replace(beta, title=CLOSING_PANEL, lines=tuple(lines)))
     elif is_fitted:
         beta_text += " The axis of β̄ is fitted to the values and does not start at 0."
@@ -212,7 +225,8 @@ def draw_outcomes(
         evaluations = _replace_wins_by_successes(evaluations, metrics)
     evaluations = evaluations.reindex(columns=[*_EVALUATION_COLUMNS])
     x = read_float_column(evaluations, "env_step")
-    title, verb = ("win rate", "were won") if threshold is None else (name_success(threshold), "reached this return")
+    title = "win rate" if threshold is None else name_success(threshold)
+    verb = "were won" if threshold is None else "reached this return"
     rates = (
         _make_greedy_line(evaluations),
         *_make_other_lines(evaluations, metrics, by_return=threshold is not None),
@@ -268,7 +282,8 @@ def draw_metrics(
     chance: float | None = None,
 ) -> Chart:
     """Draw one panel for each metric that has rows. `chance` is drawn in the panel of the InfoNCE accuracy."""
-    panels, spike_notes = [], []
+    panels: list[Panel] = []
+    spike_notes: list[str] = []
     for name in names:
         x, y = _get_curve(metrics, name)
         if not len(x):
@@ -277,11 +292,12 @@ def draw_metrics(
         if name == _ACCURACY and chance is not None:
             level = np.full(len(x), chance)
             lines.append(Line(f"chance, 1/{1 / chance:.0f}", OKABE_ITO[1], x, level, dash=_DASHED, smoothable=False))
-        unit, from_zero = describe_metric(name).unit, len(lines) > 1 or name in MACHINE_METRICS
-        panel = Panel(_get_label(name), unit, tuple(lines), from_zero=from_zero)
+        from_zero = len(lines) > 1 or name in MACHINE_METRICS
+        panel = Panel(_get_label(name), describe_metric(name).unit, tuple(lines), from_zero=from_zero)
         if name.startswith("time/"):
             panel, note = clip_spikes(panel)
-            spike_notes += [f" {note}"] if note else []
+            if note:
+                spike_notes.append(f" {note}")
         panels.append(panel)
     known_names = filter(is_known, names)
     meanings = "; ".join(f"{_get_label(name)}: {describe_metric(name).meaning}" for name in known_names)
@@ -311,13 +327,15 @@ def _hide_flat_bands(quantity: str, lines: Sequence[Line]) -> tuple[tuple[Line, 
         The lines, and a name for each removed band.
     """
     low, high = _find_extent([replace(line, low=None, high=None) for line in lines])
-    result, names = [], []
+    result: list[Line] = []
+    names: list[str] = []
     for line in lines:
         if line.low is not None and line.high is not None and np.isfinite(line.y).any():
             is_visible = line.high - line.low > _MIN_BAND_HEIGHT * (high - low)
             if is_visible.mean() < _MIN_VISIBLE_SHARE:
                 names.append(f"{quantity} of {line.label}")
-                line = replace(line, name=line.name.partition(", band")[0], low=None, high=None)
+                name_without_band = line.name.partition(", band")[0]
+                line = replace(line, name=name_without_band, low=None, high=None)
         result.append(line)
     return tuple(result), names
 
@@ -340,7 +358,8 @@ def _make_new_transition_lines(metrics: pd.DataFrame | None, name: str, color: s
 def _make_activity_lines(metrics: pd.DataFrame) -> tuple[Line, ...]:
     x_removed, removed = _get_curve(metrics, "gate/incentive_removed")
     rho = _interpolate(x_removed, *_get_curve(metrics, "incentive/rho"))
-    removed = removed if rho is None else np.where(rho > 0, removed, np.nan)
+    if rho is not None:
+        removed = np.where(rho > 0, removed, np.nan)  # rho = 0: there is no incentive
     lines = (
         Line("Δ_mem above 0", DELTA_MEM, *_get_curve(metrics, f"{_POSITIVE}_fraction"), width=1.5),
         Line(f"closed (β < {CLOSED_BELOW:g})", BETA, *_get_curve(metrics, "gate/closed_fraction"), dash=_DASHED),
@@ -361,7 +380,9 @@ def _make_positive_lines(metrics: pd.DataFrame) -> tuple[Line, ...]:
 
 
 def _make_memory_lines(metrics: pd.DataFrame) -> tuple[Line, ...]:
-    (x_merge, merge_rate), (x_hit, hit_rate) = (_get_curve(metrics, name) for name in _MEMORY_METRICS)
+    merge_rate_name, hit_rate_name = _MEMORY_METRICS
+    x_merge, merge_rate = _get_curve(metrics, merge_rate_name)
+    x_hit, hit_rate = _get_curve(metrics, hit_rate_name)
     lines = (
         Line("merge rate", H_VALUE, x_merge, merge_rate),
         Line("hit rate", SPEED_COLOR, x_hit, hit_rate, dash=_DASHED),
@@ -409,6 +430,7 @@ def _make_greedy_line(evaluations: pd.DataFrame) -> Line:
 
 
 def _make_other_lines(evaluations: pd.DataFrame, metrics: pd.DataFrame | None, *, by_return: bool) -> Iterator[Line]:
+    """Make the lines of the robust and of the training win rate. `by_return`: the return defines success."""
     robust = read_float_column(evaluations, "robust_win_rate")
     if np.isfinite(robust).any() and not by_return:
         yield Line(

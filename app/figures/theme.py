@@ -1,8 +1,8 @@
-"""Colors, line styles and symbols. Each meaning has the same color on every page and in every export.
+"""Colors, line styles and symbols. Each quantity has the same color on every page and in every export.
 
-The colors are also chosen for color-blind readers. A color is never the only sign: a line style, a
-shape or a label has the same meaning.
-Symbols in labels are converted to Matplotlib's mathtext. For example, "Δ̄_mem" becomes a Delta with a bar and an index.
+The colors are also chosen for color-blind readers. No line is marked by its color alone: a dash, a shape or a label
+has the same meaning. Symbols in labels are converted to Matplotlib's mathtext: "Δ̄_mem" becomes a Delta with a bar and
+an index.
 """
 
 import colorsys
@@ -30,6 +30,7 @@ OKABE_ITO: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B
 """Six colors of the palette by Okabe and Ito, and the colors of H and of losses."""
 
 Dash = tuple[int, int] | None
+"""Lengths of dash and gap [px]; None: a solid line."""
 Marker = Literal[
     "", "circle", "square", "triangle-up", "diamond", "x", "triangle-down", "cross", "star", "pentagon", "hexagon"
 ]
@@ -53,6 +54,7 @@ _GREEK = {
 _BAR = "\u0304"
 _UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _LATIN = rf"(?:(?<![\w.])|(?<=[{''.join(_GREEK)}]))(?:[NQpr](?=_)|[VH](?=\*)|H(?!\w))"
+"""A Latin letter that is a symbol, at the start of a word or after a Greek letter: N_, Q_, p_, r_, V*, H*, H."""
 _SYMBOL = re.compile(
     rf"(?P<base>[{''.join(_GREEK)}]|{_LATIN})(?P<bar>{_BAR})?(?:_(?P<index>[A-Za-z]+|ξ))?(?P<star>\*)?(?P<prime>′)?"
 )
@@ -66,8 +68,13 @@ class Style(NamedTuple):
     marker: Marker = ""
 
 
-_SOLID, _DASHED, _DOTTED, _LONG, _SHORT = None, (7, 4), (2, 3), (12, 3), (4, 2)
-_DASHES: Final[dict[str, Dash]] = {"emtc": _SOLID, "emu": _DASHED}
+_SOLID = None
+_DASHED = (7, 4)
+_DOTTED = (2, 3)
+_LONG = (12, 3)
+_SHORT = (4, 2)
+_FAMILY_DASHES: Final[dict[str, Dash]] = {"emtc": _SOLID, "emu": _DASHED}
+"""Dash of the algorithms whose names start with emtc- or emu-."""
 METHOD_STYLES: Final[dict[str, Style]] = {
     "emtc-qplex": Style("#D55E00", _SOLID),
     "emtc-cds": Style("#0072B2", _SOLID),
@@ -102,37 +109,46 @@ OTHER_COLORS: Final = (
     "#306C84", "#7890C0", "#6C60CC", "#9C00FC", "#C06CFC", "#C0249C",
     "#FC48B4", "#CC7878", "#9C5454", "#D80000", "#606C00", "#24A818",
 )  # fmt: skip
-"""Colors of algorithms that are not in `METHOD_STYLES`: those of other programs and of plug-ins, in the order of their
-hues. Each has a contrast of 3:1 on both backgrounds; tests/app/test_theme.py measures their distances."""
+"""Colors of algorithms that are not in `METHOD_STYLES` (of other programs and plug-ins), in the order of their hues.
+
+Each has a contrast of 3:1 on both backgrounds; tests/app/test_theme.py measures their distances.
+"""
 _OTHER_DASHES: Final = (_DOTTED, _LONG, _SHORT, _DASHED)
 """Dashes of `OTHER_COLORS`, in turn, so that colors with similar hues have different dashes."""
 _RESERVED_MARKERS: Final[tuple[Marker, ...]] = tuple(style.marker for style in VARIANT_STYLES.values())
-_VARIANT_TURNS: Final = (60, 110, 155, 290)
-"""By how many degrees the hue of another variant is turned from its algorithm's hue. EMTC(QPLEX) is orange, so that
-its variants are olive, green, teal and magenta: none is the blue of QPLEX or the violet of EMU(QPLEX)."""
-_MIN_LUMINANCE, _MAX_LUMINANCE = 0.126, 0.295
-"""Luminances of variants: at least a contrast of 3:1 on the dark and on the light background."""
+_VARIANT_HUE_SHIFTS: Final = (60, 110, 155, 290)
+"""Degrees from the hue of an algorithm to the hue of a variant that is not in `VARIANT_STYLES`.
+
+EMTC(QPLEX) is orange. Its variants are olive, green, teal and magenta, but not the blue of QPLEX or the violet of
+EMU(QPLEX).
+"""
+_MIN_LUMINANCE = 0.126
+_MAX_LUMINANCE = 0.295
+"""Between these luminances, a variant has a contrast of at least 3:1 on the dark and on the light background."""
 
 
 def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
     """Choose a style for each line. It does not depend on the other lines, unless two lines would look equal.
 
+    - An algorithm in `METHOD_STYLES` has the style given there.
+    - A variant of it has the style in `VARIANT_STYLES`. If there is none, the hash of its changes selects a hue and a
+      marker. If another line has this color and marker already, the next free marker is taken.
+    - Another algorithm has one of `OTHER_COLORS`, and a marker if it is a variant. The hash of its name and its changes
+      selects them. If another line has this color already, the next free color is taken.
+
     Args:
         methods: Key of a line → its algorithm, and the changed settings, for example "gate.enabled = false", or "".
 
     Returns:
-        Key → style. A variant has the style in `VARIANT_STYLES`, or another hue than its algorithm and a marker, both
-        selected by the hash of its changes. If a line with the same color has this marker already, the next free one
-        is taken. An algorithm that is not in `METHOD_STYLES` has one of `OTHER_COLORS`, selected by the hash of its
-        name and its changes, and a marker if there are changes. If a line has this color already, the next free color
-        is taken.
+        Key → style.
     """
     styles: dict[str, Style] = {}
+    # The ablations of the paper choose first, so that they always have the style in `VARIANT_STYLES`.
     for key in sorted(methods, key=lambda key: (methods[key] not in VARIANT_STYLES, methods[key][1], key)):
         algo, changes = methods[key]
         if algo in METHOD_STYLES:
-            candidates = _list_own_styles(algo, changes, key)
-            styles[key] = min(candidates, key=list(styles.values()).count)
+            candidates = _list_known_styles(algo, changes, key)
+            styles[key] = min(candidates, key=list(styles.values()).count)  # the first one with the fewest lines
             continue
         colors = [style.color for style in styles.values()]
         markers = [style.marker for style in styles.values()]
@@ -141,12 +157,12 @@ def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
     return styles
 
 
-def _list_own_styles(algo: str, changes: str, key: str) -> list[Style]:
-    """List the styles that a variant of a known algorithm can have, the preferred one first."""
+def _list_known_styles(algo: str, changes: str, key: str) -> list[Style]:
+    """List the styles that an algorithm of `METHOD_STYLES` or its variant can have, the preferred one first."""
     color, dash, _ = METHOD_STYLES[algo]
     if changes:
-        turn = _VARIANT_TURNS[zlib.crc32(f"hue {changes}".encode()) % len(_VARIANT_TURNS)]
-        color = _turn_hue(color, turn)
+        index = zlib.crc32(f"hue {changes}".encode()) % len(_VARIANT_HUE_SHIFTS)
+        color = _shift_hue(color, _VARIANT_HUE_SHIFTS[index])
     candidates = [Style(color, dash, marker) for marker in _order_markers(changes or key)]
     if not changes:
         candidates.insert(0, Style(color, dash))
@@ -156,7 +172,7 @@ def _list_own_styles(algo: str, changes: str, key: str) -> list[Style]:
 
 
 def _list_other_styles(algo: str, changes: str) -> list[Style]:
-    """List the styles that another algorithm can have: each color, with the preferred one first, and each marker."""
+    """List the styles that an algorithm can have that is not in `METHOD_STYLES`, the preferred one first."""
     name = f"{algo} {changes}"
     first = zlib.crc32(name.encode())
     family = algo.partition("-")[0]
@@ -164,7 +180,7 @@ def _list_other_styles(algo: str, changes: str) -> list[Style]:
     candidates = []
     for position in range(first, first + len(OTHER_COLORS)):
         index = position % len(OTHER_COLORS)
-        dash = _DASHES[family] if family in _DASHES else _OTHER_DASHES[index % len(_OTHER_DASHES)]
+        dash = _FAMILY_DASHES[family] if family in _FAMILY_DASHES else _OTHER_DASHES[index % len(_OTHER_DASHES)]
         candidates += [Style(OTHER_COLORS[index], dash, marker) for marker in markers]
     return candidates
 
@@ -176,13 +192,14 @@ def _order_markers(text: str) -> list[Marker]:
     return [*markers[first:], *markers[:first], *_RESERVED_MARKERS]
 
 
-def _turn_hue(color: str, degrees: float) -> str:
-    """Turn the hue of a color, with its saturation, and a luminance that is readable on both backgrounds."""
+def _shift_hue(color: str, degrees: float) -> str:
+    """Change the hue of a color. The saturation is at most 0.85, and the luminance is readable on both backgrounds."""
     red, green, blue = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
     hue, lightness, saturation = colorsys.rgb_to_hls(red, green, blue)
-    turned = colorsys.hls_to_rgb((hue + degrees / 360) % 1, lightness, min(saturation, 0.85))
-    hex_color = "#" + "".join(f"{round(255 * channel):02X}" for channel in turned)
-    return set_luminance(hex_color, min(max(luminance(hex_color), _MIN_LUMINANCE), _MAX_LUMINANCE))
+    channels = colorsys.hls_to_rgb((hue + degrees / 360) % 1, lightness, min(saturation, 0.85))
+    hex_color = "#" + "".join(f"{round(255 * channel):02X}" for channel in channels)
+    readable_luminance = min(max(luminance(hex_color), _MIN_LUMINANCE), _MAX_LUMINANCE)
+    return set_luminance(hex_color, readable_luminance)
 
 
 def set_luminance(color: str, target: float) -> str:
@@ -191,9 +208,9 @@ def set_luminance(color: str, target: float) -> str:
     current = luminance(color)
     if target > current:  # mix with white
         channels = [channel + (1 - channel) * (target - current) / (1 - current) for channel in channels]
-    else:
+    else:  # mix with black
         channels = [channel * target / current for channel in channels]
-    encoded = [12.92 * c if c <= 0.0031308 else 1.055 * c ** (1 / 2.4) - 0.055 for c in channels]
+    encoded = [12.92 * c if c <= 0.0031308 else 1.055 * c ** (1 / 2.4) - 0.055 for c in channels]  # linear to sRGB
     return "#" + "".join(f"{round(255 * channel):02X}" for channel in encoded)
 
 
@@ -221,7 +238,7 @@ RED_GREEN: Final = (
     "#a50026", "#d73027", "#f46d43", "#fdae61", "#fee08b", "#ffffbf", "#d9ef8b", "#a6d96a", "#66bd63", "#1a9850",
     "#006837",
 )  # fmt: skip
-"""The color scale of the paper. Not the default: one reader in twelve cannot distinguish its ends."""
+"""The color scale of the paper. It is not the default, because color-blind readers cannot distinguish its ends."""
 
 STATUS_COLOR: Final = {
     "queued": "gray",
@@ -269,6 +286,7 @@ def replace_unprintable(text: str) -> str:
 
 def format_mathtext(text: str) -> str:
     """Convert the symbols of a label to mathtext. All other characters stay as they are, including dollar signs."""
+    # "\0" replaces log₁₀ until the other symbols are converted
     escaped = replace_unprintable(text).replace("$", r"\$").replace("log₁₀", "\0")
     return _SYMBOL.sub(_format_symbol, escaped).replace("\0", r"$\log_{10}$")
 
@@ -280,6 +298,8 @@ def _format_symbol(match: re.Match[str]) -> str:
     if match["index"]:
         index = _GREEK.get(match["index"], rf"\mathrm{{{match['index']}}}")
         base = f"{base}_{{{index}}}"
-    if match["star"] or match["prime"]:
-        base = f"{base}^{{{'*' if match['star'] else ''}{chr(92) + 'prime' if match['prime'] else ''}}}"
+    star = "*" if match["star"] else ""
+    prime = r"\prime" if match["prime"] else ""
+    if star or prime:
+        base = f"{base}^{{{star}{prime}}}"
     return f"${base}$"

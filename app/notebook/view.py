@@ -261,7 +261,7 @@ def thin(figure: Figure) -> tuple[Figure, str]:
         return replace(figure, panels=tuple(cloud for cloud, _ in clouds_and_notes)), note
     if isinstance(figure, Heatmap):
         return figure, ""
-    lengths = [len(line.x) for _, line in figure.lines]
+    lengths = [len(line.x) for _, line in figure.panel_lines]
     longest = max(lengths, default=0)
     limit = min(MAX_POINTS_PER_LINE, MAX_POINTS_OF_LINES // max(1, len(lengths)))
     limit = max(limit, _MIN_POINTS_PER_LINE)

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from app.figures.kinds.chart import Chart, Panel
-from app.figures.named.trajectories import NAMES
+from app.figures.named.trajectories import EPISODE_NAMES
 from app.figures.render.matplotlib_style import make_style
 from app.figures.theme import SPEED_COLOR, VIRIDIS, Mode, format_mathtext, replace_unprintable
 from app.replay.layout import (
@@ -154,7 +154,7 @@ class EpisodeFigure:
         for number, layout in enumerate(layouts):
             left = _MARGIN + number * (field_width + _FIELD_GAP)
             title = format_mathtext(replace_unprintable(layout.title))
-            self._grid.write(left, 0.42, f"{NAMES[number]}   {title}" if len(sides) > 1 else title)
+            self._grid.write(left, 0.42, f"{EPISODE_NAMES[number]}   {title}" if len(sides) > 1 else title)
             ax = self._grid.add_axes(left, _HEADER_HEIGHT, field_width, field_height)
             if layout.units:
                 size_px = (field_width * _PX_PER_INCH, field_height * _PX_PER_INCH)
@@ -456,11 +456,11 @@ class _ValueCursor:
             has_value = t >= 0 and int(frame) <= len(line.y) and np.isfinite(line.y[t])
             dot.set_data([line.x[t]] if has_value else [], [line.y[t]] if has_value else [])
             if has_value:
-                side = NAMES.index(line.group) if line.group in NAMES else 0
+                side = EPISODE_NAMES.index(line.group) if line.group in EPISODE_NAMES else 0
                 values_by_side[side].append(f"{line.y[t]:.3g}")
         texts = [", ".join(values) for values in values_by_side]
         if self._n_sides > 1 and self._lines:
-            texts = [f"{name} {text or '–'}" for name, text in zip(NAMES, texts, strict=True)]
+            texts = [f"{name} {text or '–'}" for name, text in zip(EPISODE_NAMES, texts, strict=True)]
         self._text.set_text("   ".join(texts))
 
 
@@ -514,7 +514,7 @@ def _draw_actions(ax: Axes, sides: Sequence[EpisodeView]) -> None:
         colors = np.array([to_rgba(style.color) if style.color else (0, 0, 0, 0) for style in styles])
         n_steps, n_agents = side.actions.shape
         top = len(names)
-        names += [f"{NAMES[number] if len(sides) > 1 else ''}{agent}" for agent in range(n_agents)]
+        names += [f"{EPISODE_NAMES[number] if len(sides) > 1 else ''}{agent}" for agent in range(n_agents)]
         is_valid = (side.actions >= 0) & (side.actions < len(colors))
         cells = np.where(is_valid[..., None], colors[np.where(is_valid, side.actions, 0)], 0.0)
         extent = (0, n_steps, top + n_agents - 0.5, top - 0.5)

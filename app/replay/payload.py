@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.figures.named.trajectories import NAMES
+from app.figures.named.trajectories import EPISODE_NAMES
 from app.figures.theme import VIRIDIS
 from app.replay.layout import STYLE, EpisodeLayout, lay_out_episodes, list_teams
 from app.replay.replay import EpisodeView, count_actions, join_values, list_action_groups, style_actions
@@ -46,7 +46,7 @@ def make_payload(sides: Sequence[EpisodeView], *, start: int = 0) -> bytes:
         "style": vars(STYLE),
         "action_groups": list_action_groups(sides),
         "panels": panels,
-        "names": list(NAMES[: len(sides)]) if len(sides) > 1 else [""],
+        "names": list(EPISODE_NAMES[: len(sides)]) if len(sides) > 1 else [""],
         "ramp": list(VIRIDIS),
         "alt": f"{titles}. Replay of {n_frames - 1} steps with {unit_counts} units. "
         "Space plays and pauses, arrows step.",

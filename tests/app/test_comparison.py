@@ -155,7 +155,7 @@ def test_provenance_names_run_seed_settings_and_code() -> None:
 
 def test_a_method_has_one_name_in_every_panel_even_if_its_seeds_differ(seeds) -> None:
     chart = draw_comparison(join([seed for seed in seeds if seed.id != "8m-2"]))
-    assert [line.name for _, line in chart.lines] == ["EMTC(QPLEX) (n = 1 to 2)"] * 2
+    assert [line.name for _, line in chart.panel_lines] == ["EMTC(QPLEX) (n = 1 to 2)"] * 2
 
 
 RAMP = [(0, 0.0), (500, 0.5), (1000, 1.0)]

@@ -268,7 +268,7 @@ def test_an_episode_without_values_of_the_memory_is_drawn_with_the_reason():
 
 def test_window_cuts_every_line_with_its_band(stats):
     cut = draw_gate_dynamics(stats, run="r").keep_window((150, 250))
-    assert all(line.x.tolist() == [200.0] for _, line in cut.lines)
+    assert all(line.x.tolist() == [200.0] for _, line in cut.panel_lines)
     assert cut.panels[0].lines[0].low is not None
     assert len(cut.panels[0].lines[0].low) == 1
 

@@ -11,7 +11,7 @@ from app.cli.main import run
 from app.figures.figure import StoredRuns
 from app.figures.kinds.maps import Maps, Trace
 from app.figures.named.memories import (
-    NEIGHBORS,
+    N_NEIGHBORS,
     DivergenceOptions,
     compute_local_spread,
     make_embedding_comparison,
@@ -59,7 +59,7 @@ def test_the_local_spread_is_0_where_neighbors_agree_and_about_1_where_they_do_n
     mixed = rng.random((400, 4)).astype(np.float32)
     assert compute_local_spread(_with(snapshot, h, apart), rows) == 0
     assert compute_local_spread(_with(snapshot, h, mixed), rows) == pytest.approx(0.93, abs=0.06)
-    assert np.isnan(compute_local_spread(_with(snapshot, h, mixed), rows[:NEIGHBORS]))
+    assert np.isnan(compute_local_spread(_with(snapshot, h, mixed), rows[:N_NEIGHBORS]))
 
 
 def _with(snapshot, h, embedding):

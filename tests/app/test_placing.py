@@ -21,7 +21,7 @@ def _cloud(n: int, seed: int = 0) -> np.ndarray:
 def _place_slowly(landmarks: np.ndarray, layout: np.ndarray, point: np.ndarray) -> np.ndarray:
     """Place one point by a search through all landmarks and plain loops."""
     distance = [math.dist(point.tolist(), each.tolist()) for each in landmarks]
-    near = sorted(range(len(landmarks)), key=distance.__getitem__)[: placing.NEIGHBORS]
+    near = sorted(range(len(landmarks)), key=distance.__getitem__)[: placing.N_NEAREST_LANDMARKS]
     target = math.log(min(placing.PERPLEXITY, len(near)))
     beyond = [distance[j] ** 2 - distance[near[0]] ** 2 for j in near]
 
@@ -36,7 +36,7 @@ def _place_slowly(landmarks: np.ndarray, layout: np.ndarray, point: np.ndarray) 
         low, high = (middle, high) if entropy > target else (low, middle)
     weight = weights(low)
     at = sum(w * layout[j].astype(float) for w, j in zip(weight, near, strict=True))
-    for _ in range(placing.STEPS):
+    for _ in range(placing.N_FIXED_POINT_STEPS):
         pull = [w / (1 + ((at - layout[j]) ** 2).sum()) for w, j in zip(weight, near, strict=True)]
         at = sum(p * layout[j].astype(float) for p, j in zip(pull, near, strict=True)) / sum(pull)
     return at
@@ -64,7 +64,7 @@ def test_a_place_does_not_depend_on_who_else_is_placed(data: st.DataObject) -> N
 def test_neither_chunks_nor_threads_change_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     landmarks, points = _cloud(150), _cloud(500, seed=2)
     whole = place_points(landmarks, landmarks[:, :2], points)
-    monkeypatch.setattr(placing, "CHUNK", 37)
+    monkeypatch.setattr(placing, "CHUNK_SIZE", 37)
     assert place_points(landmarks, landmarks[:, :2], points, n_jobs=3).tobytes() == whole.tobytes()
 
 
@@ -91,7 +91,7 @@ def test_twins_few_landmarks_and_no_points_are_no_obstacle() -> None:
 
 
 def test_placing_tells_how_far_it_is_and_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "CHUNK", 10)
+    monkeypatch.setattr(placing, "CHUNK_SIZE", 10)
     landmarks, points = _cloud(60), _cloud(100, seed=4)
     parts: list[float] = []
     place_points(landmarks, landmarks[:, :2], points, progress=parts.append)

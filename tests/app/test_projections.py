@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from app.analysis.projections.linear import AXIS_PAIRS, compute_pca, find_neighbors, sample_stratified_rows, select_axes
+from app.analysis.projections.linear import AXIS_PAIRS, compute_pca, select_axes
+from app.analysis.projections.neighbors import find_neighbors
+from app.analysis.projections.sampling import sample_stratified_rows
 from app.analysis.projections.snapshots import compute_projection
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from app.analysis.projections.linear import compute_pca
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, list_nodes, tabulate_selection
 from app.figures.kinds.maps import Cloud, Maps, compute_color_limits
-from app.figures.named.memories import REGION_NODES, find_contrast
+from app.figures.named.memories import MIN_REGION_NODES, find_contrast
 from app.figures.named.memory_map import draw_selection
 from app.figures.render.export import export_figure
 from app.figures.render.maps_views import draw_points, make_color_scale
@@ -123,7 +123,7 @@ def test_the_drawn_quantiles_are_those_of_numpy(seeded) -> None:
     snapshot = seeded[2]
     chosen = snapshot.t < 9
     chart = draw_selection(snapshot, chosen, np.ones(snapshot.size, bool), run="r", description="t 0 – 8")
-    lines = {(panel.title, line.name): line for panel, line in chart.lines}
+    lines = {(panel.title, line.name): line for panel, line in chart.panel_lines}
     assert lines["H", "selected"].y[50] == pytest.approx(np.median(snapshot.h[chosen]))
     assert lines["t", "rest"].y[0] == 9
     assert [panel.unit for panel in chart.panels] == ["return", "return", "fraction", "steps"]
@@ -159,7 +159,7 @@ def test_the_opposite_of_an_episode_is_the_one_that_ended_most_differently(seede
         own = get_trajectory(db, run_id, number)
         begin = snapshot.embedding[snapshot.row_of(int(own.slots[0]))]
         near = sorted(range(snapshot.size), key=lambda row: float(((snapshot.embedding[row] - begin) ** 2).sum()))
-        others = frame.loc[sorted({int(snapshot.episode[row]) for row in near[:REGION_NODES]} - {number})]
+        others = frame.loc[sorted({int(snapshot.episode[row]) for row in near[:MIN_REGION_NODES]} - {number})]
         unlike = others[others["won"] != own.won]["episode_return"]
         assert find_contrast(db, snapshot, own) == (unlike.idxmin() if own.won else unlike.idxmax())
 

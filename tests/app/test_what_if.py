@@ -448,11 +448,13 @@ def test_the_table_subtracts_and_the_figure_sorts() -> None:
     chart = draw_what_if(found, run="a run", env_step=30)
     assert [panel.title for panel in chart.panels] == ["β of transitions", "β of links", "Δ_mem of links"]
     assert chart.subtitle == ""
-    for panel, line in chart.lines:
+    for panel, line in chart.panel_lines:
         assert line.name in ("recorded", "recomputed")
         order = np.diff(line.y)
         assert (order <= 0).all() if panel.title.startswith("Δ") else (order >= 0).all()
-    links = next(line for panel, line in chart.lines if panel.title == "Δ_mem of links" and line.name == "recomputed")
+    links = next(
+        line for panel, line in chart.panel_lines if panel.title == "Δ_mem of links" and line.name == "recomputed"
+    )
     assert links.y[0] == np.nanmax(found.sets[1].recomputed.delta_mem)
 
 

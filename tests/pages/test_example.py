@@ -66,7 +66,7 @@ def test_the_frozen_curves_have_the_rates_colors_and_bands_of_the_pages(study: D
         assert isinstance(frozen, Chart)
         assert (frozen.title, frozen.caption) == (drawn.title, drawn.caption)
         assert "robust" in frozen.title
-        for (_, old), (_, new) in zip(frozen.lines, drawn.lines, strict=True):
+        for (_, old), (_, new) in zip(frozen.panel_lines, drawn.panel_lines, strict=True):
             assert (old.name, old.color, old.dash, old.marker) == (new.name, new.color, new.dash, new.marker)
             assert old.low is None or old.high is None or (old.low.min() >= 0 and old.high.max() <= 1)
 

@@ -176,7 +176,7 @@ def _make_figure_item(db: Database, kind: FigureKind[Any], figure_input: FigureI
         png = export_figure(figure, "png", options=image_options)
     except EmtcError as error:
         return GalleryItem("Figures", kind.name, kind.question, b"", _shorten(str(error).partition(". ")[0]) + ".")
-    if isinstance(figure, Chart) and all(np.ptp(line.y[np.isfinite(line.y)]) == 0 for _, line in figure.lines):
+    if isinstance(figure, Chart) and all(np.ptp(line.y[np.isfinite(line.y)]) == 0 for _, line in figure.panel_lines):
         return GalleryItem("Figures", kind.name, kind.question, b"", "each line is constant for the example run.")
     return GalleryItem("Figures", kind.name, kind.question, _reduce(png))
 

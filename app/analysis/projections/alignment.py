@@ -1,13 +1,14 @@
 """Consistent projections of successive snapshots: initial layouts of nodes, and the signs of a PCA.
 
+A snapshot is a stored copy of the episodic memory. A node is one stored state, and a slot is its index in the memory.
 A node is the same in two snapshots if its slot contains the same step of the same episode. Its embedding can differ,
-because the embedder was refitted. A new layout therefore starts with the earlier coordinates of the shared nodes; the
+because the embedder was refitted. A new layout therefore starts with the earlier coordinates of the shared nodes. The
 other nodes are placed near them according to their new embedding.
 
 The sign of a principal component is arbitrary and can change after each refit, so the map would flip between two
 snapshots of a run. For each snapshot the signs are chosen to match the nodes that it shares with the previous snapshot.
-They depend only on the run and not on the order in which snapshots are viewed, so a selection in a link or in a
-notebook entry always refers to the same nodes. The components are not rotated, and lengths are those of the embedding.
+The signs depend only on the run and not on the order in which snapshots are viewed. Therefore a polygon in a link or in
+a notebook entry always selects the same nodes. The components are not rotated, and lengths are those of the embedding.
 """
 
 from collections.abc import MutableMapping
@@ -25,9 +26,9 @@ SignCache = MutableMapping[int, AxisSigns]
 MIN_SHARED_NODES = 100
 """Minimum number of shared nodes of two snapshots; with fewer, the later layout is initialized by PCA."""
 MAX_NODES: Final = 1_000_000
-"""Maximum number of nodes that are read to find the signs.
+"""Maximum number of nodes, over all snapshots of a run, that are read to find the signs.
 
-Snapshots beyond it are all compared with the last snapshot before it.
+Each later snapshot is compared with the last snapshot within this limit.
 """
 
 
@@ -64,13 +65,14 @@ def make_initial_layout(
     """
     from app.analysis.projections.placing import place_points  # imported here because pages must not load the compiler
 
-    has_earlier = np.isfinite(earlier.sum(axis=1))
+    has_earlier = np.isfinite(earlier.sum(axis=1))  # the sum is NaN for new nodes
     if has_earlier.sum() < MIN_SHARED_NODES:
         return None
-    init = earlier[rows]
+    layout = earlier[rows]
     is_new = ~has_earlier[rows]
-    init[is_new] = place_points(embedding[has_earlier], earlier[has_earlier], embedding[rows[is_new]], n_jobs=n_jobs)
-    return init
+    new_points = embedding[rows[is_new]]
+    layout[is_new] = place_points(embedding[has_earlier], earlier[has_earlier], new_points, n_jobs=n_jobs)
+    return layout
 
 
 def move_rigidly(layout: Coordinates, target: Coordinates) -> Coordinates:
@@ -102,21 +104,21 @@ def find_axis_signs(db: Database, snapshot: Snapshot, cache: SignCache | None = 
     signs: SignCache = {} if cache is None else cache
     if snapshot.id in signs:
         return signs[snapshot.id]
-    ids = _list_predecessors(db, snapshot)
+    ids = _list_needed_snapshots(db, snapshot)
     last_cached = max((i for i, snapshot_id in enumerate(ids) if snapshot_id in signs), default=-1)
-    nodes = get_nodes(db, ids[last_cached]) if last_cached >= 0 else None
+    previous = get_nodes(db, ids[last_cached]) if last_cached >= 0 else None
     for snapshot_id in ids[last_cached + 1 :]:
-        later = get_nodes(db, snapshot_id)
-        if nodes is None:
+        nodes = get_nodes(db, snapshot_id)
+        if previous is None:
             signs[snapshot_id] = DEFAULT_SIGNS
         else:
-            signs[snapshot_id] = _match_signs(nodes, signs[nodes.id], later)
-        nodes = later
+            signs[snapshot_id] = _match_signs(previous, signs[previous.id], nodes)
+        previous = nodes
     return signs[snapshot.id]
 
 
-def _list_predecessors(db: Database, snapshot: Snapshot) -> list[int]:
-    """List the snapshots whose signs are needed for this one, oldest first, including itself."""
+def _list_needed_snapshots(db: Database, snapshot: Snapshot) -> list[int]:
+    """List the ids of the snapshots whose signs are needed for this one, oldest first; the last id is its own."""
     snapshots = list_snapshots(db, snapshot.run_id)
     sizes = dict(zip(snapshots["id"].astype(int).tolist(), snapshots["size"].astype(int).tolist(), strict=True))
     within_limit = []
@@ -140,5 +142,5 @@ def _match_signs(earlier: Nodes, earlier_signs: AxisSigns, later: Nodes) -> Axis
     old = compute_pca(earlier.embedding, signs=earlier_signs).coordinates[earlier_rows].astype(np.float64)
     new = compute_pca(later.embedding).coordinates[later_rows].astype(np.float64)
     products = (old - old.mean(axis=0)) * (new - new.mean(axis=0))
-    first, second = (products.sum(axis=0) >= 0).tolist()
-    return (1 if first else -1, 1 if second else -1)
+    keeps_first, keeps_second = (products.sum(axis=0) >= 0).tolist()
+    return (1 if keeps_first else -1, 1 if keeps_second else -1)

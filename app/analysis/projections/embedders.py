@@ -1,9 +1,9 @@
-"""Fit another embedder to the states of a stored snapshot, for a comparison of embedders on the same memory.
+"""Fit another embedder to the states of a stored memory snapshot, to compare embedders on the same memory.
 
-A new embedder with the settings of the run, but of the requested type, is fitted to the nodes of the snapshot as often
-as the run had refitted its embedder by then. It embeds all nodes, and the result is stored as a projection of the
-snapshot. It is not equal to a run with this embedder: during a run the memory grows, and the embedder decides which
-nodes are merged.
+The new embedder has the settings of the run and the requested type. It is fitted to the nodes of the snapshot as often
+as the run had refitted its embedder up to the snapshot. It embeds all nodes, and the embedding is stored in the table
+of projections. A run with this embedder would have another memory: there the embedder also decides which nodes are
+merged while the memory grows.
 
 This module needs torch. Background processes and notebooks import it; pages must not.
 """
@@ -28,12 +28,13 @@ from storage.queries.projections import EMBEDDING_PREFIX, Projection, find_proje
 from storage.runs.rows import find_run
 
 MAX_REFITS = 100
+"""Maximum number of fits, so that the time is limited for snapshots of long runs."""
 FIT_PROGRESS = 0.8
 """Fraction of the progress bar used for fitting the embedder; the rest is used for embedding the nodes."""
-_BATCH = 65_536
-"""Nodes that are embedded together."""
+_EMBED_BATCH_SIZE = 65_536
+"""Number of nodes that are embedded together."""
 _REVISION = 1
-"""Increased if a change in this module changes the embeddings."""
+"""Part of the stored parameters. Increase it if a change in this module changes the embeddings."""
 
 
 def embed_snapshot(
@@ -55,8 +56,8 @@ def embed_snapshot(
         StorageError: If the snapshot does not exist, or states were removed by thinning.
     """
     snapshot = get_snapshot(db, snapshot_id)
-    stored = find_run(db, snapshot.run_id).config.get("embed", {})
-    settings = {name: value for name, value in stored.items() if name in EmbedConfig.model_fields}
+    run_settings = find_run(db, snapshot.run_id).config.get("embed", {})
+    settings = {name: value for name, value in run_settings.items() if name in EmbedConfig.model_fields}
     config = EmbedConfig.model_validate(settings | {"type": kind, "reset_each_update": False})
     params = _make_params(snapshot, config, seed)
     method = f"{EMBEDDING_PREFIX}{kind}"
@@ -75,11 +76,12 @@ def read_states(db: Database, snapshot: Snapshot, rows: NDArray[np.int64]) -> ND
     episode = snapshot.episode[rows][order]
     t = snapshot.t[rows][order]
     states: NDArray[np.float32] = np.empty((0, 0), np.float32)
-    for number, trajectory in iter_states(db, snapshot.run_id, episode.tolist()):
+    for number, episode_states in iter_states(db, snapshot.run_id, episode.tolist()):
         if not states.size:
-            states = np.empty((len(rows), trajectory.shape[1]), np.float32)
-        first, last = np.searchsorted(episode, [number, number + 1])
-        states[order[first:last]] = trajectory[t[first:last]]
+            states = np.empty((len(rows), episode_states.shape[1]), np.float32)
+        # `episode` is sorted, so the rows of one episode are next to each other.
+        first, end = np.searchsorted(episode, [number, number + 1])
+        states[order[first:end]] = episode_states[t[first:end]]
     return states
 
 
@@ -109,14 +111,14 @@ def _fit_and_embed(
     )
     t = snapshot.t[sample]
     h = snapshot.h[sample].astype(np.float64)
-    for done in range(params["refits"]):
+    for n_fits in range(1, params["refits"] + 1):
         order = rng.permutation(len(sample))
         fit(embedder, NodeSample(state[order], t[order], h[order]))
-        progress(FIT_PROGRESS * (done + 1) / params["refits"])
+        progress(FIT_PROGRESS * n_fits / params["refits"])
     embedding = np.empty((snapshot.size, embedder.dim), np.float32)
     by_episode = np.argsort(snapshot.episode, kind="stable")  # so that a batch reads few episodes
-    for start in range(0, snapshot.size, _BATCH):
-        rows = by_episode[start : start + _BATCH]
+    for start in range(0, snapshot.size, _EMBED_BATCH_SIZE):
+        rows = by_episode[start : start + _EMBED_BATCH_SIZE]
         embedding[rows] = embedder.embed(read_states(db, snapshot, rows), snapshot.t[rows]).cpu().numpy()
         progress(FIT_PROGRESS + (1 - FIT_PROGRESS) * (start + len(rows)) / snapshot.size)
     return embedding

@@ -4,13 +4,13 @@ The position of a point depends only on its own coordinates and on the landmarks
 the chunks or the number of threads. The landmarks do not move.
 
 The nearest landmarks of a point get weights as in t-SNE, by a normal kernel of fixed perplexity. The point starts at
-the weighted mean of the landmarks' positions. Ten fixed-point steps then move it to a position that
-agrees with the Student kernel of the layout. The steps are needed for a point with neighbors in two clusters: its mean
-is in the empty space between them, and the steps move it into one cluster.
+the weighted mean of the landmarks' positions. Ten fixed-point steps move it to a position that agrees with the Student
+kernel of the layout. They are needed for a point with neighbors in two clusters: the weighted mean is in the empty
+space between the clusters, and the steps move the point into one of them.
 
 Source: Poličar, Stražar, Zupan 2023, "Embedding to reference t-SNE space addresses batch effects in single-cell
-classification": perplexity 5, attraction by landmarks only. Difference: there is no repulsion, because it needs all
-landmarks in each step, and fixed-point steps replace gradient steps, so there is no learning rate.
+classification": perplexity 5, attraction by landmarks only. Two differences: there is no repulsion, because it needs
+all landmarks in each step; and fixed-point steps replace gradient steps, so there is no learning rate.
 """
 
 import math
@@ -24,12 +24,12 @@ from scipy.spatial import KDTree
 
 from app.analysis.projections.linear import Coordinates, Progress, ignore_progress
 
-NEIGHBORS = 15
+N_NEAREST_LANDMARKS = 15
 PERPLEXITY = 5.0
-STEPS = 10
-CHUNK = 8192
-"""Points between two progress reports; limits the memory."""
-_BISECTIONS = 40
+N_FIXED_POINT_STEPS = 10
+CHUNK_SIZE = 8192
+"""Number of points between two progress reports. It also limits the memory that is needed."""
+_MAX_BISECTIONS = 40
 
 
 def place_points(
@@ -55,37 +55,46 @@ def place_points(
     positions = np.empty((len(points), 2), np.float32)
     tree = KDTree(landmarks.astype(np.float64))
     landmark_positions = np.ascontiguousarray(layout, dtype=np.float64)
-    k = min(NEIGHBORS, len(landmarks))
+    k = min(N_NEAREST_LANDMARKS, len(landmarks))
 
     def place_chunk(start: int) -> None:
-        chunk = points[start : start + CHUNK].astype(np.float64)
-        distance, index = (np.reshape(part, (len(chunk), k)) for part in tree.query(chunk, k=k))
-        _compute_positions(distance, index, landmark_positions, PERPLEXITY, STEPS, positions[start : start + CHUNK])
+        rows = slice(start, start + CHUNK_SIZE)
+        chunk = points[rows].astype(np.float64)
+        distance, index = (np.reshape(array, (len(chunk), k)) for array in tree.query(chunk, k=k))
+        _compute_positions(distance, index, landmark_positions, PERPLEXITY, N_FIXED_POINT_STEPS, positions[rows])
 
-    starts = range(0, len(points), CHUNK)
+    starts = range(0, len(points), CHUNK_SIZE)
     pool = ThreadPoolExecutor(n_jobs)
     try:
-        for done, _ in enumerate(pool.map(place_chunk, starts), 1):
-            progress(done / len(starts))
+        for n_chunks, _ in enumerate(pool.map(place_chunk, starts), 1):
+            progress(n_chunks / len(starts))
     finally:
         pool.shutdown(cancel_futures=True)
     return positions
 
 
 @njit(cache=True, nogil=True)
-def _compute_weights(distance: NDArray[Any], target: float, weight: NDArray[Any]) -> None:
-    """Write weights with sum 1 and entropy `target`, or as near as the distances allow, into `weight` (bisection)."""
+def _compute_weights(distance: NDArray[Any], target_entropy: float, weight: NDArray[Any]) -> None:
+    """Write normal weights of one point into `weight` [k]. Their sum is 1.
+
+    The precision of the normal kernel is found by bisection: the entropy of the weights is `target_entropy`, or as near
+    to it as the distances allow.
+    """
     k = distance.shape[0]
-    mean = (distance**2).mean()
-    low, high, precision = 0.0, math.inf, 1.0 / mean if mean > 0 else 1.0
-    for _ in range(_BISECTIONS):
-        total, moment = 0.0, 0.0
+    mean_square = (distance**2).mean()
+    precision = 1.0 / mean_square if mean_square > 0 else 1.0
+    low = 0.0
+    high = math.inf
+    for _ in range(_MAX_BISECTIONS):
+        total = 0.0
+        moment = 0.0
         for j in range(k):
             difference = distance[j] ** 2 - distance[0] ** 2
             weight[j] = math.exp(-precision * difference)
             total += weight[j]
             moment += precision * difference * weight[j]
-        excess = math.log(total) + moment / total - target  # the entropy of the weights, minus the target
+        entropy = math.log(total) + moment / total
+        excess = entropy - target_entropy
         if abs(excess) < 1e-4:
             break
         if excess > 0:
@@ -103,7 +112,7 @@ def _compute_positions(
     index: NDArray[Any],
     layout: NDArray[Any],
     perplexity: float,
-    steps: int,
+    n_steps: int,
     positions: NDArray[Any],
 ) -> None:
     """Write the positions of points into `positions` [n, 2].
@@ -111,21 +120,28 @@ def _compute_positions(
     `distance` and `index` [n, k] are the nearest landmarks of each point, nearest first.
     """
     n, k = distance.shape
-    target = math.log(min(perplexity, k))
+    target_entropy = math.log(min(perplexity, k))
     weight = np.empty(k)
     for i in range(n):
-        _compute_weights(distance[i], target, weight)
-        x, y = 0.0, 0.0
+        _compute_weights(distance[i], target_entropy, weight)
+        # start: the weighted mean of the positions of the landmarks
+        x = 0.0
+        y = 0.0
         for j in range(k):
             x += weight[j] * layout[index[i, j], 0]
             y += weight[j] * layout[index[i, j], 1]
-        for _ in range(steps):
-            total, sum_x, sum_y = 0.0, 0.0, 0.0
+        for _ in range(n_steps):
+            total = 0.0
+            sum_x = 0.0
+            sum_y = 0.0
             for j in range(k):
-                landmark_x, landmark_y = layout[index[i, j], 0], layout[index[i, j], 1]
+                landmark_x = layout[index[i, j], 0]
+                landmark_y = layout[index[i, j], 1]
                 attraction = weight[j] / (1.0 + (x - landmark_x) ** 2 + (y - landmark_y) ** 2)
                 total += attraction
                 sum_x += attraction * landmark_x
                 sum_y += attraction * landmark_y
-            x, y = sum_x / total, sum_y / total
-        positions[i, 0], positions[i, 1] = x, y
+            x = sum_x / total
+            y = sum_y / total
+        positions[i, 0] = x
+        positions[i, 1] = y

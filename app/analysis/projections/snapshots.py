@@ -1,10 +1,12 @@
-"""Projection of a stored snapshot: compute the layout of landmarks, place all other nodes, store the result.
+"""Projection of a stored memory snapshot: compute the layout of landmarks, place all other nodes, store the result.
 
-The landmarks are a sample of the nodes, stratified by return and time. The layout is initialized with the stored
-projection of the nearest earlier snapshot of the run with the same parameters, or with PCA if there is none. The
-initial projection is a parameter of the result (`start`): equal snapshot, method, n, seed, `start` and library versions
-give bit-identical coordinates. PCA is fast. t-SNE and UMAP run in a background process; their libraries are imported in
-the functions that use them, because pages must not load them.
+A node is one stored state of the episodic memory. The landmarks are a sample of the nodes, stratified by return and
+time. The layout is initialized with the stored projection of the nearest earlier snapshot of the run with the same
+parameters, or with PCA if there is none. The initial projection is also stored, as the parameter `start`. Equal
+snapshot, method, n, seed, `start` and library versions give bit-identical coordinates.
+
+PCA is fast. t-SNE and UMAP run in a background process. Their libraries are imported in the functions that use them,
+because pages must not load them.
 """
 
 import hashlib
@@ -23,10 +25,10 @@ from app.analysis.projections.linear import (
     Coordinates,
     Progress,
     compute_pca,
-    find_distinct_points,
     ignore_progress,
-    sample_stratified_rows,
 )
+from app.analysis.projections.neighbors import find_distinct_points
+from app.analysis.projections.sampling import sample_stratified_rows
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.projections import save_projection
@@ -42,18 +44,22 @@ from storage.queries.projections import (
 BACKGROUND: frozenset[str] = frozenset({"tsne", "umap"})
 """Methods that need a background process."""
 MIN_POINTS = 12
-"""Minimum number of different points for a neighbor graph. Fewer points, as in a collapsed embedding, get a PCA."""
+"""Minimum number of distinct points for t-SNE and UMAP, which need a neighbor graph. Fewer points get a PCA.
+
+An embedding has few distinct points if it has collapsed.
+"""
 METHODS = ("pca", *sorted(BACKGROUND))
 EMBEDDERS = ("tcse", "dcae", "random")
 LANDMARKS = 20_000
+"""Default number of landmarks."""
 MAX_LANDMARKS = 50_000
-"""Maximum on pages: the time is proportional to the number of landmarks, and all other nodes are placed anyway."""
+"""Maximum number of landmarks on pages, because the time of t-SNE and UMAP is proportional to it."""
 EMBED_PROGRESS = 0.4
 """Fraction of the progress bar used for fitting the embedder, if another embedder is fitted first."""
 LAYOUT_PROGRESS = 0.85
 """Fraction of the progress of a projection used for the layout; the rest is used for placing the other nodes."""
 InitialLayout = int | Literal["earlier"] | None
-"""Initial layout: the id of a projection; that of the nearest earlier snapshot; or None for PCA."""
+"""Initial layout: the id of a projection; "earlier" for that of the nearest earlier snapshot; None for PCA."""
 _PLACING_LIBRARIES = ("numba", "numpy", "scipy")
 _LIBRARIES = {
     "pca": ("numpy",),
@@ -61,25 +67,30 @@ _LIBRARIES = {
     "umap": ("umap-learn", *_PLACING_LIBRARIES),
 }
 _REVISION = 3
-"""Increased if a change in this package changes projections."""
+"""Part of the stored parameters. Increase it if a change in this package changes projections."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Current phase of a projection. The phase "embedder" exists only if another embedder is fitted first."""
+    """Current phase of the computation of a projection."""
 
     name: Literal["embedder", "layout", "placing"]
-    fraction: float  # finished fraction of the phase
+    """The phase "embedder" exists only if another embedder is fitted first."""
+    fraction: float
+    """Finished fraction of the phase."""
 
 
 @dataclass(frozen=True)
 class InitialProjection:
-    """The projection with which a layout was initialized; its fields are the stored parameter `start`."""
+    """The projection with which a layout was initialized. Its fields are stored as the parameter `start`."""
 
     projection: int
+    """Id of the projection."""
     snapshot: int
+    """Id of its snapshot."""
     env_step: int
-    sha256: str  # first 16 digits of the hash of the coordinates, because ids change in a copied database
+    sha256: str
+    """First 16 digits of the hash of its coordinates. It identifies them in a copied database, where ids change."""
 
 
 def compute_projection(
@@ -126,15 +137,15 @@ def compute_projection(
 
 
 def count_distinct_embeddings(embedding: Coordinates) -> int:
-    """Count the different embeddings of nodes; any number from `MIN_POINTS` on means that there are enough."""
-    n_among_first = len(np.unique(embedding[:1000], axis=0))  # usually enough, and fast for a million nodes
-    if n_among_first >= MIN_POINTS:
-        return n_among_first
+    """Count the distinct embeddings of nodes. A result of `MIN_POINTS` or more can be smaller than the real number."""
+    n_among_first_rows = len(np.unique(embedding[:1000], axis=0))  # fast, also for a million nodes
+    if n_among_first_rows >= MIN_POINTS:
+        return n_among_first_rows
     return len(np.unique(embedding, axis=0))
 
 
 def describe_equal_embeddings(embedding: Coordinates) -> str:
-    """Write a sentence if nodes have equal embeddings and fewer than `MIN_POINTS` are different; otherwise empty."""
+    """Write a sentence if fewer than `MIN_POINTS` embeddings are distinct; empty otherwise, or if all are distinct."""
     n = count_distinct_embeddings(embedding)
     if n >= min(MIN_POINTS, len(embedding)):
         return ""
@@ -197,7 +208,7 @@ def project_snapshot(
     init: InitialLayout = "earlier",
     progress: Progress = ignore_progress,
 ) -> Projection:
-    """Return the stored projection, or compute and store it; every node has coordinates.
+    """Return the stored projection of a snapshot, or compute and store it. Every node has coordinates.
 
     In a read-only database nothing is stored, and the id of the result is 0.
 
@@ -207,11 +218,11 @@ def project_snapshot(
         method: "pca", "tsne" or "umap".
         n: Number of landmarks; all nodes if the snapshot has fewer.
         seed: Random seed of the landmarks and the layout.
-        embedder: Project the stored embedding of a newly fitted embedder of this type and seed instead of the embedding
-            of the run; see `app.analysis.projections.embedders.embed_snapshot`.
-        init: Initial layout of a new projection: "earlier" for the stored projection of the nearest earlier snapshot
-            with the same parameters, or PCA if there is none; the id of a projection; None for PCA. With "earlier", a
-            stored projection is returned whatever its initial layout was.
+        embedder: None: project the embedding of the run. Otherwise project the embedding that
+            `app.analysis.projections.embedders.embed_snapshot` has stored for this type and seed.
+        init: Initial layout of a new projection. "earlier": the stored projection of the nearest earlier snapshot with
+            the same parameters, or PCA if there is none. A number: the id of a projection. None: PCA. With "earlier", a
+            stored projection is returned even if it has another initial layout.
         progress: Called with the finished fraction in [0, 1], see `get_phase`; can raise to cancel.
 
     Raises:
@@ -219,19 +230,24 @@ def project_snapshot(
         StorageError: If the snapshot or the initial projection does not exist.
     """
     snapshot = get_snapshot(db, snapshot_id)
-    n = min(n, snapshot.size)  # so that any n above the size has the same parameters
+    n = min(n, snapshot.size)  # every n above the size gives the same projection
     params = make_projection_params(method, n=n, seed=seed, embedder=embedder)
     if init == "earlier":
-        if (stored := find_projection(db, snapshot_id, method, params)) is not None:
+        stored = find_projection(db, snapshot_id, method, params)
+        if stored is not None:
             return stored
         initial = find_earlier_projection(db, snapshot_id, method, params)
+    elif init is None:
+        initial = None
     else:
-        initial = None if init is None else get_projection(db, init)
-    mapped, start = None, None
+        initial = get_projection(db, init)
+    mapped: Coordinates | None = None
+    start: InitialProjection | None = None
     if initial is not None:
         mapped, start = _map_initial(db, snapshot, initial)
     params["start"] = None if start is None else asdict(start)
-    if (stored := find_projection(db, snapshot_id, method, params)) is not None:
+    stored = find_projection(db, snapshot_id, method, params)
+    if stored is not None:
         return stored
     if embedder is not None:
         fitted = find_embedding(db, snapshot.id, embedder, seed=seed)
@@ -267,28 +283,30 @@ def _check_size(snapshot: Snapshot, method: str, n: int) -> None:
 
 def _map_initial(
     db: Database, snapshot: Snapshot, initial: Projection
-) -> tuple[Coordinates | None, InitialProjection | None]:
-    """Return the coordinates of the nodes in the initial projection.
+) -> tuple[Coordinates, InitialProjection] | tuple[None, None]:
+    """Return the coordinates [M, 2] of the nodes in the initial projection, NaN for new nodes, and its description.
 
-    None if too few nodes are in both snapshots, or if the initial projection has too few different points.
+    (None, None) if too few nodes are in both snapshots, or if the initial projection has too few distinct points.
     """
     earlier = get_snapshot(db, initial.snapshot_id)
     mapped = map_coordinates(earlier, initial.coordinates, snapshot)
     shared = mapped[np.isfinite(mapped).all(axis=1)]
     if len(shared) < MIN_SHARED_NODES or len(np.unique(shared, axis=0)) < MIN_POINTS:
         return None, None
-    digest = hashlib.sha256(np.ascontiguousarray(initial.coordinates, "<f4").tobytes()).hexdigest()[:16]
+    little_endian = np.ascontiguousarray(initial.coordinates, "<f4")
+    digest = hashlib.sha256(little_endian.tobytes()).hexdigest()[:16]
     return mapped, InitialProjection(initial.id, initial.snapshot_id, earlier.env_step, digest)
 
 
 def _compute_coordinates(
     snapshot: Snapshot, method: str, params: Mapping[str, Any], mapped: Coordinates | None, progress: Progress
 ) -> Coordinates:
+    """Compute the coordinates [M, 2] of all nodes. `mapped`: their coordinates in the initial projection."""
     rows = sample_rows(snapshot, n=params["n"], seed=params["seed"])
-    if method != "pca" and count_distinct_embeddings(snapshot.embedding) < MIN_POINTS:
-        rows = np.arange(snapshot.size)  # a landmark for each of the few points
     if method == "pca":
         return compute_pca(snapshot.embedding, fit_on=rows, earlier=mapped).coordinates
+    if count_distinct_embeddings(snapshot.embedding) < MIN_POINTS:
+        rows = np.arange(snapshot.size)  # a sample could miss some of the few distinct points
     n_jobs = os.cpu_count() or 1
     init = None if mapped is None else make_initial_layout(snapshot.embedding, mapped, rows, n_jobs=n_jobs)
     layout = compute_projection(
@@ -296,7 +314,7 @@ def _compute_coordinates(
         snapshot.embedding[rows],
         seed=params["seed"],
         n_jobs=n_jobs,
-        progress=lambda part: progress(LAYOUT_PROGRESS * part),
+        progress=lambda fraction: progress(LAYOUT_PROGRESS * fraction),
         init=init,
     )
     if mapped is not None:
@@ -313,6 +331,6 @@ def _compute_coordinates(
         layout,
         snapshot.embedding[others],
         n_jobs=n_jobs,
-        progress=lambda part: progress(LAYOUT_PROGRESS + (1 - LAYOUT_PROGRESS) * part),
+        progress=lambda fraction: progress(LAYOUT_PROGRESS + (1 - LAYOUT_PROGRESS) * fraction),
     )
     return coordinates

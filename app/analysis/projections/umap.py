@@ -1,7 +1,7 @@
-"""UMAP of the memory with umap-learn: exact neighbors, seeded, can be canceled.
+"""UMAP of the embedding with umap-learn: exact neighbors, seeded, can be canceled.
 
-The steps of the library are called one by one for three reasons: `UMAP.fit` ignores given neighbors for new points, it
-rescales the initial layout, and it does not report progress and cannot be canceled.
+The steps of the library are called one by one, because `UMAP.fit` has three disadvantages: it ignores given neighbors
+for new points; it rescales the initial layout; it does not report progress and cannot be canceled.
 """
 
 import warnings
@@ -11,25 +11,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.analysis.projections.linear import Coordinates, Progress, compute_pca, find_neighbors
+from app.analysis.projections.linear import Coordinates, Progress, compute_pca
+from app.analysis.projections.neighbors import find_neighbors
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", ImportWarning)  # its parametric variant needs TensorFlow
+    warnings.simplefilter("ignore", ImportWarning)  # UMAP warns that its parametric variant needs TensorFlow
     from umap import layouts, umap_
 
-N_NEIGHBORS = 15  # including the point itself, as in umap-learn
+N_NEIGHBORS = 15
+"""Number of neighbors, including the point itself, as in umap-learn."""
 MIN_DIST = 0.1
-NEGATIVE_RATE = 5
-EXTENT = 10.0  # largest coordinate of the initial layout
-EVERY = 10  # epochs between two progress reports
-WARM_RATE = 0.25
+NEGATIVE_SAMPLE_RATE = 5
+MAX_INITIAL_COORDINATE = 10.0
+"""Largest coordinate of the initial layout."""
+EPOCHS_PER_REPORT = 10
+"""Number of epochs between two progress reports."""
+WARM_LEARNING_RATE = 0.25
 """Initial learning rate for a given initial layout; with PCA it is 1.
 
 Measured on two snapshots of a 3m run (37K and 71K nodes, 5K landmarks): the quality is that of a layout initialized by
 PCA, and nodes move half as far.
 """
-SETTLED = 0.1
-"""Fraction of the progress before the first epoch."""
+GRAPH_PROGRESS = 0.1
+"""Fraction of the progress before the first epoch: the neighbor graph."""
 _MAX_INT32 = 2**31 - 1
 
 
@@ -40,7 +44,7 @@ def compute_umap(
     _enable_kernel_cache()
     epochs = 200 if len(embedding) > 10_000 else 500
     graph = make_graph(embedding, n_neighbors=min(N_NEIGHBORS, len(embedding) - 1), seed=seed).tocoo()
-    progress(SETTLED)
+    progress(GRAPH_PROGRESS)
     is_sampled = graph.data >= graph.data.max() / epochs  # edges with smaller weights are never sampled
     layout = _make_pca_layout(embedding, seed) if init is None else init.astype(np.float32)
     a, b = umap_.find_ab_params(1.0, MIN_DIST)
@@ -55,14 +59,14 @@ def compute_umap(
         a,
         b,
         np.random.default_rng(seed).integers(-_MAX_INT32, _MAX_INT32, size=3),
-        initial_alpha=1.0 if init is None else WARM_RATE,
-        negative_sample_rate=NEGATIVE_RATE,
+        initial_alpha=1.0 if init is None else WARM_LEARNING_RATE,
+        negative_sample_rate=NEGATIVE_SAMPLE_RATE,
         tqdm_kwds={
             "disable": False,
             "file": _ProgressFile(progress, epochs),
             "bar_format": "{n}",
             "mininterval": 0,
-            "miniters": EVERY,
+            "miniters": EPOCHS_PER_REPORT,
         },
         move_other=True,
     )
@@ -88,14 +92,14 @@ def make_graph(points: NDArray[np.floating], *, n_neighbors: int, seed: int = 0)
 def _make_pca_layout(embedding: Coordinates, seed: int) -> Coordinates:
     """Make the initial layout: a scaled PCA with small noise, as in umap-learn."""
     layout = compute_pca(embedding).coordinates.astype(np.float64)
-    layout *= EXTENT / max(float(np.abs(layout).max()), 1e-12)
-    layout = layout + np.random.default_rng(seed).normal(scale=1e-4 * EXTENT, size=layout.shape)
-    return layout.astype(np.float32)
+    layout *= MAX_INITIAL_COORDINATE / max(float(np.abs(layout).max()), 1e-12)
+    noise = np.random.default_rng(seed).normal(scale=1e-4 * MAX_INITIAL_COORDINATE, size=layout.shape)
+    return (layout + noise).astype(np.float32)
 
 
 @cache
 def _enable_kernel_cache() -> None:
-    """Enable the disk cache of numba for the kernels of the library, which itself enables it for one kernel only."""
+    """Enable numba's disk cache for three kernels of the library. The library itself enables it for one kernel only."""
     for kernel in (
         umap_.smooth_knn_dist,
         umap_.compute_membership_strengths,
@@ -108,14 +112,16 @@ class _ProgressFile:
     """File to which the progress bar of the library writes the epoch. An exception in `progress` ends the layout."""
 
     def __init__(self, progress: Progress, epochs: int) -> None:
-        self._progress, self._epochs, self._last = progress, epochs, 0
+        self._progress = progress
+        self._epochs = epochs
+        self._last_epoch = 0
 
     def write(self, text: str) -> None:
         """Report a new epoch."""
         epoch = int(text) if text.strip().isdigit() else 0
-        if epoch > self._last:
-            self._last = epoch
-            self._progress(SETTLED + (1 - SETTLED) * epoch / self._epochs)
+        if epoch > self._last_epoch:
+            self._last_epoch = epoch
+            self._progress(GRAPH_PROGRESS + (1 - GRAPH_PROGRESS) * epoch / self._epochs)
 
     def flush(self) -> None:
         """Do nothing: nothing is buffered."""

@@ -1,7 +1,8 @@
 """Chart: lines in panels, as plain values.
 
 A figure module makes a Chart from data frames. `plotly_view`, `lines_view` and the canvas component draw the same
-Chart, so that page, export and notebook show the same values.
+Chart, so that page, export and notebook show the same values. Notebook entries store charts as JSON with the names of
+the fields below, so a renamed field makes stored charts unreadable.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,11 +18,11 @@ from app.figures.theme import Marker
 Values = NDArray[np.float64]
 MAX_BAND_OPACITY = 0.2
 UNSMOOTHED_NOTE = "The faint lines are not smoothed."
-"""Sentence of a caption about the lines of measured values below smoothed lines."""
+"""Sentence of a caption about the lines of measured values, which are drawn behind the smoothed lines."""
 
 
 class LegendKey(NamedTuple):
-    """What identifies an entry of a legend. Lines of several panels with the same name and look have one entry."""
+    """What identifies an entry of a legend. Lines of several panels with the same name and style have one entry."""
 
     name: str
     color: str
@@ -31,31 +32,34 @@ class LegendKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """One series of points. `low` and `high` are the edges of its band.
-
-    A width of 0 with `markers` draws only points. `marker` is a shape from `app.figures.theme`. It is drawn at every
-    point if `markers` is set, otherwise at a few points. `label` is a short name, written at the end of the line.
-    """
+    """One series of points, with or without a band."""
 
     name: str
     color: str
     x: Values
     y: Values
     low: Values | None = None
+    """Lower edge of the band; None: no band."""
     high: Values | None = None
+    """Upper edge of the band; None: no band."""
     dash: tuple[int, int] | None = None
+    """Lengths of dash and gap [px]; None: a solid line."""
     markers: bool = False
+    """Whether every point has a marker. False: a few points have one, if `marker` is set."""
     width: float = 2.0
+    """Width [px]. 0: only the markers are drawn."""
     faint: bool = False
     """Whether the line is thin, transparent, and without legend entry and tooltip."""
     marker: Marker = ""
+    """Shape of the markers. Empty: no shape is set, and circles are drawn where markers are needed."""
     label: str = ""
+    """Short name, which is written at the end of the line."""
     group: str = ""
     """The name of the main line to which a faint line belongs."""
     unsmoothed: bool = False
-    """Whether it shows the measured values below a smoothed line. Pages draw it, images do not."""
+    """Whether it shows the measured values behind a smoothed line. Pages draw it, images do not."""
     smoothable: bool = True
-    """Whether smoothing applies to it. False for settings, constant levels and running means."""
+    """Whether smoothing applies to it. False for a setting over time (such as τ), a constant or a running mean."""
     statistic: str = ""
     """The statistic over seeds and the meaning of the band; empty if the line does not summarize seeds."""
     n: int | NDArray[np.int64] | None = None
@@ -69,15 +73,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines with a common unit. `range` fixes the y axis; `from_zero` starts the y axis at 0."""
+    """Lines with a common unit and a common y axis."""
 
     title: str
     unit: str
     lines: tuple[Line, ...]
     range: tuple[float, float] | None = None
+    """Limits of the y axis; None: they are computed from the values."""
     from_zero: bool = False
+    """Whether the y axis starts at 0, unless `range` is set."""
     axis: str = ""
-    """Label of the y axis where the title is written above the panel; the title if empty."""
+    """Label of the y axis if the title is written above the panel. Empty: the title is the label."""
     log: bool = False
     """Whether the y axis is logarithmic. Set it with `with_log_y_axis`, which also removes values <= 0."""
     caption: str = ""
@@ -86,17 +92,22 @@ class Panel:
     @property
     def band_opacity(self) -> float:
         """Opacity of each band. Many bands get a low opacity, so that overlapping bands stay lighter than the lines."""
-        return min(MAX_BAND_OPACITY, 0.6 / max(1, sum(line.low is not None for line in self.lines)))
+        n_bands = sum(line.low is not None for line in self.lines)
+        return min(MAX_BAND_OPACITY, 0.6 / max(1, n_bands))
 
     def format_last_values(self) -> str:
         """Write the last finite value of each line."""
-        values = [(line.label or line.name, line.y[np.isfinite(line.y)]) for line in self.lines]
-        return ", ".join(f"{name} {y[-1]:.3g}" if len(y) else f"{name} none yet" for name, y in values)
+        texts = []
+        for line in self.lines:
+            finite = line.y[np.isfinite(line.y)]
+            value = f"{finite[-1]:.3g}" if len(finite) else "none yet"
+            texts.append(f"{line.label or line.name} {value}")
+        return ", ".join(texts)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A vertical line with a label, for example at the step at which a run was resumed."""
+    """A vertical line at `x` with a label, for example at the step at which a run was resumed."""
 
     x: float
     label: str
@@ -104,44 +115,45 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels with the same quantity on x. `description` is the alternative text for screen readers.
-
-    With `columns` = 1, the panels are stacked over one x axis. With more columns, each panel has an x axis.
-    """
+    """Panels with the same quantity on x."""
 
     name: str
+    """Name of the figure, for example in `emtc export --figure`."""
     title: str
     x_label: str
     panels: tuple[Panel, ...]
     caption: str
     description: str
+    """Alternative text for screen readers."""
     marks: tuple[Mark, ...] = ()
+    """Vertical lines in all panels."""
     columns: int = 1
+    """1: the panels are stacked over one x axis. More: the panels are in a grid, each with an x axis."""
     subtitle: str = ""
     """Short text on the figure: the statistic and the meaning of the band."""
     x_log: bool = False
-    """Whether the x axis is logarithmic. Then every x must be above 0."""
+    """Whether the x axis is logarithmic. If True, every x must be above 0."""
 
     @property
-    def lines(self) -> Iterator[tuple[Panel, Line]]:
-        """Iterate over all lines, each with its panel."""
+    def panel_lines(self) -> Iterator[tuple[Panel, Line]]:
+        """Iterate over all lines as pairs (panel, line)."""
         return ((panel, line) for panel in self.panels for line in panel.lines)
 
     @property
     def is_empty(self) -> bool:
         """Whether the chart has no finite point."""
-        return not any(np.isfinite(line.y).any() for _, line in self.lines)
+        return not any(np.isfinite(line.y).any() for _, line in self.panel_lines)
 
     def keep_window(self, window: Sequence[float] | None) -> "Chart":
-        """Keep the points inside a window of x, both ends included."""
+        """Keep the points inside a range of x (low, high), both ends included. None: keep all points."""
         if window is None:
             return self
         low, high = window
-        panels = tuple(
-            replace(panel, lines=tuple(keep_points(line, (line.x >= low) & (line.x <= high)) for line in panel.lines))
-            for panel in self.panels
-        )
-        return replace(self, panels=panels)
+        panels = []
+        for panel in self.panels:
+            lines = [keep_points(line, (line.x >= low) & (line.x <= high)) for line in panel.lines]
+            panels.append(replace(panel, lines=tuple(lines)))
+        return replace(self, panels=tuple(panels))
 
     def keep_panel(self, title: str) -> "Chart":
         """Keep only the panel with a title, with the caption and the last values of this panel.
@@ -156,14 +168,15 @@ class Chart:
         return replace(self, panels=(panel,), caption=panel.caption or self.caption, description=description)
 
     def without_unsmoothed_lines(self) -> "Chart":
-        """Remove the lines of measured values below smoothed lines, and the sentence about them in the caption."""
-        panels = tuple(
-            replace(panel, lines=tuple(line for line in panel.lines if not line.unsmoothed)) for panel in self.panels
-        )
-        return replace(self, panels=panels, caption=self.caption.replace(f" {UNSMOOTHED_NOTE}", ""))
+        """Remove the lines of measured values behind smoothed lines, and the sentence about them in the caption."""
+        panels = []
+        for panel in self.panels:
+            lines = [line for line in panel.lines if not line.unsmoothed]
+            panels.append(replace(panel, lines=tuple(lines)))
+        return replace(self, panels=tuple(panels), caption=self.caption.replace(f" {UNSMOOTHED_NOTE}", ""))
 
     def split(self) -> list["Chart"]:
-        """Make one chart of each panel, so that each has its own x axis."""
+        """Make one chart of each panel, so that each panel has an x axis."""
         return [replace(self, panels=(panel,), columns=1) for panel in self.panels]
 
     def to_frame(self) -> pd.DataFrame:
@@ -172,8 +185,8 @@ class Chart:
         If any line has a statistic over seeds, there are also the columns statistic and n.
         """
         columns = ["panel", "unit", "series", "x", "value", "low", "high"]
-        seed_columns = ["statistic", "n"] if any(line.statistic for _, line in self.lines) else []
-        parts = [
+        seed_columns = ["statistic", "n"] if any(line.statistic for _, line in self.panel_lines) else []
+        frames = [
             pd.DataFrame(
                 {
                     "panel": panel.title,
@@ -188,13 +201,13 @@ class Chart:
                 },
                 columns=[*columns, *seed_columns],
             )
-            for panel, line in self.lines
+            for panel, line in self.panel_lines
             if len(line.x)
         ]
-        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
     def to_component(self) -> dict[str, Any]:
-        """Return the data for the canvas component. A missing value is None."""
+        """Return the chart as JSON for the canvas component `curves.js`. A missing value is None."""
         return {
             "panels": [
                 {
@@ -203,7 +216,7 @@ class Chart:
                     "range": list(panel.range) if panel.range else None,
                     "zero": panel.from_zero,
                     "log": panel.log,
-                    "lines": [_to_component(line) for line in panel.lines],
+                    "lines": [_line_to_component(line) for line in panel.lines],
                 }
                 for panel in self.panels
             ],
@@ -227,15 +240,15 @@ def keep_points(line: Line, keep: NDArray[np.bool_]) -> Line:
     )
 
 
-def _to_component(line: Line) -> dict[str, Any]:
+def _line_to_component(line: Line) -> dict[str, Any]:
     return {
         "name": line.name,
         "label": line.label,
         "color": line.color,
         "x": line.x.tolist(),
-        "y": _nullable(line.y),
-        "lo": None if line.low is None else _nullable(line.low),
-        "hi": None if line.high is None else _nullable(line.high),
+        "y": _round_to_json(line.y),
+        "lo": None if line.low is None else _round_to_json(line.low),
+        "hi": None if line.high is None else _round_to_json(line.high),
         "dash": list(line.dash) if line.dash else None,
         "markers": line.markers,
         "width": line.width,
@@ -246,5 +259,6 @@ def _to_component(line: Line) -> dict[str, Any]:
     }
 
 
-def _nullable(values: Values) -> list[float | None]:
-    return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values.tolist()]
+def _round_to_json(values: Values) -> list[float | None]:
+    """Round values to 6 digits. JSON has no NaN and no infinity, so they become None."""
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.tolist()]

@@ -1,7 +1,10 @@
 """Figures with a color scale, as plain values: clouds, maps and heat maps.
 
-A cloud is the nodes of a memory snapshot in a plane. Maps are clouds side by side with one color scale. A map can show
-the path of an episode through the nodes. A heat map has one value for each combination of two settings.
+A node is one stored state of the episodic memory. A cloud shows the nodes of a memory snapshot as points in a plane.
+`Maps` are clouds side by side with one color scale. A cloud or a panel of `Maps` can show the path of an episode, which
+connects the nodes that the episode retrieved. A heat map has one value for each combination of two settings.
+
+Notebook entries store these figures as JSON with the names of their fields, so a renamed field makes them unreadable.
 """
 
 from collections.abc import Iterator
@@ -15,15 +18,15 @@ from app.analysis.selection import NodeQuantity
 from app.figures.theme import BINARY_COLORS, VIRIDIS, VIRIDIS_ON_DARK
 
 MAX_LABELED_ERRORS = 3
-"""Largest number of errors that are labeled on a path."""
+"""Largest number of points of a path that are labeled with their consistency error Δ_mem."""
 
 
 def compute_color_limits(values: NDArray[np.floating], quantity: NodeQuantity) -> tuple[float, float]:
     """Compute the limits of a color scale: the 1 % and the 99 % quantile of the finite values.
 
-    Points with the value `quantity.no_effect` have no color, so they do not count. If the quantiles are equal because
-    nearly all points have one value, the quantiles of the other points are used. Otherwise the scale would have length
-    0. The limits of a logarithmic scale are positive.
+    Points with the value `quantity.no_effect` are gray, so they do not count. If nearly all points have one value, both
+    quantiles are equal and the scale would have length 0. In this case the quantiles of the other values are included.
+    The limits of a logarithmic scale are positive.
     """
     finite = values[np.isfinite(values) & (values != quantity.no_effect)]
     if quantity.is_log:
@@ -33,13 +36,15 @@ def compute_color_limits(values: NDArray[np.floating], quantity: NodeQuantity) -
     low, high = np.quantile(finite, (0.01, 0.99))
     other_values = finite[finite != low]
     if low == high and len(other_values):
-        low, high = min(low, np.quantile(other_values, 0.01)), max(high, np.quantile(other_values, 0.99))
+        other_low, other_high = np.quantile(other_values, (0.01, 0.99))
+        low = min(low, other_low)
+        high = max(high, other_high)
     return float(low), float(high)
 
 
 @dataclass(frozen=True)
 class Cloud:
-    """Memory nodes in a plane. `slot` is the memory slot of each point; a missing value is NaN."""
+    """Memory nodes as points in a plane."""
 
     name: str
     title: str
@@ -48,12 +53,15 @@ class Cloud:
     x: NDArray[np.float32]
     y: NDArray[np.float32]
     slot: NDArray[np.int64]
+    """Index of each node in the memory."""
     value: NDArray[np.float32]
+    """The colored quantity; NaN: the node has no value."""
     quantity: NodeQuantity
     caption: str
     fields: tuple[tuple[str, NDArray[np.float32]], ...] = ()
     """All other quantities of the points as (key, values); empty for large clouds."""
     scale: tuple[str, ...] = VIRIDIS
+    """Color scale, low to high, except for a quantity with the values yes and no: see `colors`."""
     traces: "tuple[Trace, ...]" = ()
     """Paths of episodes over the nodes."""
 
@@ -64,7 +72,7 @@ class Cloud:
 
     @property
     def colors(self) -> tuple[str, ...]:
-        """The color scale, low to high."""
+        """The color scale that is drawn, low to high: `scale`, or two colors for yes and no."""
         return BINARY_COLORS if self.quantity.is_binary and self.scale == VIRIDIS else self.scale
 
     def on_dark_background(self) -> "Cloud":
@@ -98,7 +106,7 @@ class Cloud:
         return f"{self.title}: {len(self.slot)} points colored by {self.scale_label}. {self.caption}"
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per point: slot, x, y, quantities (the colored one first). Then one per step of a path."""
+        """Return one row per node: slot, x, y, quantities (the colored one first); then one row per step of a path."""
         coordinates = {"slot": self.slot, "x": self.x, "y": self.y}
         nodes = pd.DataFrame({**coordinates, self.quantity.key: self.value, **dict(self.fields)})
         if not self.traces:
@@ -110,7 +118,8 @@ class Cloud:
 def largest_errors(delta_mem: NDArray[np.floating], limit: int) -> NDArray[np.int64]:
     """Return the steps with the largest errors above 0, at most `limit`, in ascending order of the step."""
     positive = np.flatnonzero(np.nan_to_num(delta_mem) > 0)
-    return np.sort(positive[np.argsort(-delta_mem[positive], kind="stable")][:limit])
+    largest_first = positive[np.argsort(-delta_mem[positive], kind="stable")]
+    return np.sort(largest_first[:limit])
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,7 @@ class Trace:
     t: NDArray[np.int64]  # [K] steps of the episode
     x: NDArray[np.float32]  # [K]; NaN if the node is not on the map
     y: NDArray[np.float32]  # [K]; NaN if the node is not on the map
-    delta_mem: NDArray[np.float64]  # [K] error of the transition that starts at step t; NaN: unknown
+    delta_mem: NDArray[np.float64]  # [K] consistency error of the transition that starts at step t; NaN: unknown
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per step of the path: t, x, y, delta_mem."""
@@ -130,18 +139,20 @@ class Trace:
 
     def find_largest_errors(self, limit: int = MAX_LABELED_ERRORS) -> NDArray[np.int64]:
         """Return the indices of the points on the map with the largest errors above 0, at most `limit`, ascending."""
-        return largest_errors(np.where(np.isfinite(self.x), self.delta_mem, np.nan), limit)
+        errors_on_map = np.where(np.isfinite(self.x), self.delta_mem, np.nan)
+        return largest_errors(errors_on_map, limit)
 
 
 @dataclass(frozen=True)
 class Maps:
-    """One cloud per panel. `traces` is empty or has one entry per panel."""
+    """Clouds side by side with one color scale."""
 
     name: str
     title: str
     panels: tuple[Cloud, ...]
     caption: str
     traces: tuple[Trace | None, ...] = ()
+    """The path of an episode in each panel, or None for no path; empty: no panel has a path."""
 
     def on_dark_background(self) -> "Maps":
         """Replace viridis by the scale that the page Memory uses in the dark theme."""
@@ -168,23 +179,26 @@ class Maps:
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per node and per step of a path: panel, kind, slot, t, x, y, value, delta_mem."""
-        parts = []
+        frames = []
         for index, panel in enumerate(self.panels):
-            points = panel.to_frame().rename(columns={panel.quantity.key: "value"})
-            parts.append(points.assign(panel=panel.title, kind="memory"))
-            if (trace := self.find_trace(index)) is not None:
-                parts.append(trace.to_frame().assign(panel=panel.title, kind="path"))
+            nodes = panel.to_frame().rename(columns={panel.quantity.key: "value"})
+            frames.append(nodes.assign(panel=panel.title, kind="memory"))
+            trace = self.find_trace(index)
+            if trace is not None:
+                frames.append(trace.to_frame().assign(panel=panel.title, kind="path"))
         columns = ["panel", "kind", "slot", "t", "x", "y", "value", "delta_mem"]
-        return pd.concat(parts, ignore_index=True).reindex(columns=columns)
+        return pd.concat(frames, ignore_index=True).reindex(columns=columns)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """One heat map of values [Y, X] with row 0 at the bottom. NaN: not measured. `counts` is the number of seeds."""
+    """One panel of a heat map. Row 0 is at the bottom."""
 
     title: str
     values: NDArray[np.float64]
+    """The value of each cell [Y, X]; NaN: not measured."""
     counts: NDArray[np.int64]
+    """The number of seeds of each cell [Y, X]."""
 
     @property
     def best(self) -> NDArray[np.bool_]:
@@ -193,28 +207,32 @@ class Grid:
         If all these cells have the same value, no cell is marked.
         """
         rounded = np.where(self.counts > 1, np.round(self.values, 3), np.nan)
-        candidates = np.isfinite(rounded)
-        best = candidates & (rounded == np.nanmax(rounded, initial=-np.inf))
-        return best & bool((best != candidates).any())
+        is_candidate = np.isfinite(rounded)
+        is_best = is_candidate & (rounded == np.nanmax(rounded, initial=-np.inf))
+        have_different_values = bool((is_best != is_candidate).any())
+        return is_best & have_different_values
 
     @property
     def cells(self) -> Iterator[tuple[int, int, float, int, bool]]:
         """Iterate over the measured cells: row, column, value, number of seeds, whether it is the best."""
         best = self.best
-        for y, x in np.argwhere(np.isfinite(self.values)).tolist():
-            yield y, x, float(self.values[y, x]), int(self.counts[y, x]), bool(best[y, x])
+        for row, column in np.argwhere(np.isfinite(self.values)).tolist():
+            value = float(self.values[row, column])
+            yield row, column, value, int(self.counts[row, column]), bool(best[row, column])
 
 
 @dataclass(frozen=True)
 class Heatmap:
-    """Grids side by side with one color scale. `x` and `y` are the values of the two settings as text."""
+    """Grids side by side with one color scale."""
 
     name: str
     title: str
     x_label: str
     y_label: str
     x: tuple[str, ...]
+    """The values of the first setting as text, one for each column of the grids."""
     y: tuple[str, ...]
+    """The values of the second setting as text, one for each row of the grids."""
     grids: tuple[Grid, ...]
     value_label: str
     caption: str
@@ -246,8 +264,8 @@ class Heatmap:
         parts = []
         for grid in self.grids:
             cells = [
-                f"{value:.3f} at {self.x[x]} and {self.y[y]} (n = {count}{', best' if best else ''})"
-                for y, x, value, count, best in grid.cells
+                f"{value:.3f} at {self.x[column]} and {self.y[row]} (n = {count}{', best' if best else ''})"
+                for row, column, value, count, best in grid.cells
             ]
             parts.append(f"{grid.title}: " + (", ".join(cells) or "no cell measured"))
         return f"{self.title}. {self.value_label} by {self.x_label} and {self.y_label}. " + ". ".join(parts)
@@ -255,7 +273,8 @@ class Heatmap:
     def get_text_color(self, value: float) -> str:
         """Return black or white, whichever is easier to read on the color of a value."""
         low, high = self.bounds
-        return "#ffffff" if (value - low) / (high - low) < 0.6 else "#1f2430"
+        is_on_dark_color = (value - low) / (high - low) < 0.6  # the upper 40 % of viridis are light
+        return "#ffffff" if is_on_dark_color else "#1f2430"
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per cell, also for cells without a value: panel, y, x, value, statistic, n, best."""

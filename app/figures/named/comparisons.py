@@ -1,4 +1,8 @@
-"""Comparison of variants: tests, probabilities of improvement, performance profiles."""
+"""Comparison of variants: tests, probabilities of improvement, performance profiles.
+
+A method is an algorithm with its changed settings; `Curves.methods` lists methods by key. A variant is a method on one
+task. The reference variant is compared with each other variant of its task.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -42,14 +46,16 @@ from app.figures.options import BudgetOptions, FinalRuleOptions, Option, Options
 from emtc_core.errors import ConfigError, Fault
 
 _SECTION = PageSection("compare", "Statistics")
-_TEST_NAMES = ("task", "variant", "against")
+_KEY_COLUMNS = ("task", "variant", "against")
+"""Columns that identify a test."""
 _DIFFERENCE = Column("difference", unit="%")
-_RESULTS = ("p (Holm)", "verdict")
 _COLUMNS = (
-    *(*_TEST_NAMES, "n", _DIFFERENCE, "P(improvement)", "p", "p (Holm)"),
+    *(*_KEY_COLUMNS, "n", _DIFFERENCE, "P(improvement)", "p", "p (Holm)"),
     *("p (randomization)", "verdict"),
 )
-_NOT_COMPARED = "no verdict: runs of different lengths"
+_COLUMNS_OF_RATE = (Column("n"), _DIFFERENCE, Column("p (Holm)"), Column("verdict"))
+"""Columns of each win rate in the table with several win rates."""
+_DIFFERENT_LENGTHS = "no verdict: runs of different lengths"
 _RATES: Final[tuple[Literal["robust", "greedy"], ...]] = ("robust", "greedy")
 _FULL_METHODS = tuple(
     StudyVariant(algo=algo, settings={"gate.enabled": True, "embed.type": "tcse"}, without={"preset": "prewrite"})
@@ -57,9 +63,9 @@ _FULL_METHODS = tuple(
 )
 """Variants that are the default reference, in this order."""
 _VERDICT_WORDS = {"supported": "higher", "contradicted": "lower", "equal": "equal in every pair of seeds"}
-"""Verdict → word for the table. The table tests no claim: it states whether the reference is higher or lower."""
+"""Verdict → word for the table: whether the reference is higher or lower. The other verdicts have the same word."""
 _PROFILE_STATISTIC = "share of runs above x; band: 95 % interval (Wilson's score)"
-_TABLE_NEEDS = "finished runs of two variants on one map"
+_REQUIRED_RUNS = "finished runs of two variants on one map"
 
 EXPLANATION = (
     "n is the number of pairs of seeds, or of seeds of each variant. If every seed of one variant exists in the other, "
@@ -105,7 +111,7 @@ class _VariantTest(NamedTuple):
 
 
 def find_reference(curves: Curves, reference: str = "") -> str:
-    """Find the method that all others are compared with.
+    """Find the method with which all others are compared.
 
     Args:
         curves: The variants.
@@ -187,15 +193,18 @@ def tabulate_tests_by_rate(
         reference: Name or key of the reference variant; see `find_reference`.
     """
     tables = {rate: tabulate_tests(curves, final, reference=reference) for rate, curves in curves_by_rate.items()}
-    rows: dict[tuple[object, ...], dict[str, list[object]]] = {}
+    cells_by_key: dict[tuple[object, ...], dict[str, list[object]]] = {}  # key columns → win rate → cells
     for rate, table in tables.items():
         differences = table.cells.get(_DIFFERENCE.title, [None] * len(table))
-        for cell, row in zip(differences, table.frame.to_dict("records"), strict=True):
-            key = tuple(row[name] for name in _TEST_NAMES)
-            rows.setdefault(key, {})[rate] = [row["n"], cell or row[_DIFFERENCE.title], row["p (Holm)"], row["verdict"]]
-    columns = [
-        replace(column, group=rate) for rate in tables for column in (Column("n"), _DIFFERENCE, *map(Column, _RESULTS))
-    ]
+        for difference, row in zip(differences, table.frame.to_dict("records"), strict=True):
+            key = tuple(row[name] for name in _KEY_COLUMNS)
+            cells: list[object] = [row["n"], difference or row[_DIFFERENCE.title], row["p (Holm)"], row["verdict"]]
+            cells_by_key.setdefault(key, {})[rate] = cells
+    missing = [MISSING] * len(_COLUMNS_OF_RATE)
+    rows = []
+    for key, cells_by_rate in cells_by_key.items():
+        rows.append([*key, *(cell for rate in tables for cell in cells_by_rate.get(rate, missing))])
+    columns = [replace(column, group=rate) for rate in tables for column in _COLUMNS_OF_RATE]
     notes: list[str] = []
     for curves in curves_by_rate.values():
         notes += [
@@ -207,11 +216,8 @@ def tabulate_tests_by_rate(
         ]
     definition = f"Differences of the {FINAL_NAMES[final]} by the episodes of the evaluation."
     return make_table(
-        [*_TEST_NAMES, *columns],
-        [
-            [*key, *(value for rate in tables for value in cells.get(rate, [MISSING] * 4))]
-            for key, cells in rows.items()
-        ],
+        [*_KEY_COLUMNS, *columns],
+        rows,
         caption=" ".join(dict.fromkeys(filter(None, (definition, EXPLANATION, *notes)))),
         excluded=dict.fromkeys(run for table in tables.values() for run in table.excluded),
     )
@@ -227,7 +233,8 @@ def draw_profiles(curves: Curves, final: FinalRule = LAST_TENTH) -> Chart:
     if not tasks:
         raise ConfigError(Fault("env.map", rule="must be shared by all variants", hint=explain_no_shared_tasks(curves)))
     thresholds = np.linspace(0, 1, 201)
-    styles, lines = style_comparison(curves), []
+    styles = style_comparison(curves)
+    lines = []
     for method, name in curves.methods.items():
         groups = [curves.find_variant(method, task) for task in tasks]
         scores = [compute_final_rates(group, final) for group in groups if group]
@@ -254,8 +261,8 @@ def draw_profiles(curves: Curves, final: FinalRule = LAST_TENTH) -> Chart:
     not_shared = [run.make_excluded(reason) for run in curves.runs if run.task not in tasks]
     panel = Panel("share of runs above", "fraction", tuple(lines), range=UNIT_RANGE)
     x_label = get_final_title(final, curves.measure)
-    few = [group.variant.label for group in curves.by_variant if group.n < 3]
-    warning = f" Too few seeds to trust an interval (fewer than 3): {', '.join(few)}." if few else ""
+    small_groups = [group.variant.label for group in curves.by_variant if group.n < 3]
+    warning = f" Too few seeds to trust an interval (fewer than 3): {', '.join(small_groups)}." if small_groups else ""
     explanation = (
         f"Share of runs whose {x_label} is above each value, over {', '.join(tasks)}. All tasks have the same weight. "
         "Band: 95 % interval (Wilson's) of the share for this number of runs, separately at each x."
@@ -301,7 +308,8 @@ def count_seeds(difference: MeanDifference) -> str:
 def format_difference(difference: MeanDifference, statistic: str, *, scale: float = 1.0) -> Cell:
     """Format a difference with its interval: "+0.14 [-0.23, +0.51]". `scale` = 100 gives percent."""
     value, low, high = (scale * number for number in (difference.estimate, difference.low, difference.high))
-    n, number_format = count_seeds(difference), f"+.{count_decimals(value, 1)}f" if scale == 100 else "+.3g"
+    n = count_seeds(difference)
+    number_format = f"+.{count_decimals(value, 1)}f" if scale == 100 else "+.3g"
     if not np.isfinite(low):
         return Cell(f"{value:{number_format}}", value, n=n, statistic=statistic)
     text = f"{value:{number_format}} [{low:{number_format}}, {high:{number_format}}]"
@@ -309,8 +317,10 @@ def format_difference(difference: MeanDifference, statistic: str, *, scale: floa
 
 
 def format_p(p: float) -> str:
-    """Format a p value: "0.034", "< 0.001"."""
-    return MISSING if not np.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
+    """Format a p value: "0.034", "< 0.001", or a dash if there is none."""
+    if not np.isfinite(p):
+        return MISSING
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _list_missing(curves: Curves, reference: str) -> str:
@@ -347,11 +357,12 @@ def _get_rates(group: Curves, final: FinalRule) -> dict[int, float]:
 
 def _make_row(curves: Curves, test: _VariantTest, adjusted_p: float, final: FinalRule) -> list[Cell | str]:
     """Make one row of the table, in the order of `_COLUMNS`."""
-    quantity, difference = curves.measure, test.difference
+    quantity = curves.measure
+    difference = test.difference
     reference, other = (f"{group.variant.name}{group.mark}" for group in (test.reference, test.other))
     verdict = decide(difference, adjusted_p, is_rate=True)
     if test.task in curves.mixed_length_tasks:
-        verdict_text = _NOT_COMPARED
+        verdict_text = _DIFFERENT_LENGTHS
     else:
         verdict_text = test.identical or _VERDICT_WORDS.get(verdict, verdict)
     return [
@@ -403,7 +414,7 @@ TABLES = (
         _make_tests_table,
         read_run_tables,
         ComparisonOptions,
-        required_runs=_TABLE_NEEDS,
+        required_runs=_REQUIRED_RUNS,
         section=_SECTION,
     ),
     TableKind(
@@ -411,7 +422,7 @@ TABLES = (
         _make_rates_table,
         read_run_tables,
         RateComparisonOptions,
-        required_runs=f"{_TABLE_NEEDS}, with greedy and robust evaluations",
+        required_runs=f"{_REQUIRED_RUNS}, with greedy and robust evaluations",
         section=_SECTION,
     ),
 )

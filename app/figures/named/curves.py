@@ -1,7 +1,8 @@
 """Figures and tables over seeds: learning curves, mu_w, baselines, ablation, final win rates, performance drops.
 
-A curve figure has one panel for each task, one line for each variant, and a band over the seeds of the variant. The
-page Compare passes the runs of all databases that it shows. The other callers read the runs of one database.
+A curve figure has one panel for each task, one line for each variant, and a band over the seeds of the variant. mu_w
+(μ̄_w) is the time average of the win rate. A fall is a drop of the win rate after a high evaluation. The page Compare
+passes the runs of all databases that it shows. The other callers read the runs of one database.
 """
 
 from collections.abc import Sequence
@@ -74,6 +75,7 @@ from storage.queries.runs import list_runs
 from storage.runs.rows import RunRow, format_seed
 
 BASELINES = ("emtc-qplex", "emtc-cds", "dmix", "mappo")
+"""Algorithms of the figure `baselines`."""
 X_LABEL = X_AXES["env_steps"].label
 _ABLATION_NOTE = "No-TCGM: β = 1 everywhere. No-TCSE: the autoencoder without the contrastive loss."
 
@@ -125,7 +127,7 @@ class StyleOptions(Options):
 
 
 class StyledCurveOptions(StyleOptions, CurveOptions):
-    """Options of curves that can be smoothed and drawn on logarithmic axes."""
+    """Options of win rates over a selectable x axis, with smoothing and logarithmic axes."""
 
 
 class QuantityOptions(Options):
@@ -214,7 +216,8 @@ def draw_comparison(
         title: Title of the figure. Default: made from the quantity.
         note: An additional sentence for the caption.
     """
-    aggregation, quantity = aggregation or Aggregation(), curves.measure
+    aggregation = aggregation or Aggregation()
+    quantity = curves.measure
     styles = style_comparison(curves)
     measured = exclude_without_x(curves)
     smoothed = smooth_curves(measured, smooth)
@@ -225,7 +228,8 @@ def draw_comparison(
         end_labels = make_end_labels([group.variant for group in groups])
         for group in groups:
             method = group.variant.method
-            style, line_name = styles[method], measured.name_line(method)
+            style = styles[method]
+            line_name = measured.name_line(method)
             has_seed_lines = per_seed and group.n > 1
             if has_seed_lines:
                 lines += _draw_seeds(group, line_name, style)
@@ -238,11 +242,11 @@ def draw_comparison(
         panel = Panel(f"{axis_title}, {task}", quantity.unit, tuple(lines), range=quantity.range, axis=axis_title)
         panels.append(panel)
     x_label = measured.x_axis.label
-    description = f"{quantity.title} over {x_label}, one panel for each of {', '.join(measured.tasks)}: " + ", ".join(
-        f"{group.variant.label} (n = {group.n})" for group in measured.by_variant
-    )
-    is_default = quantity.key in (WIN_RATE.key, SELECTED_RATE)
-    title = title or ("Learning curves" if is_default else f"{quantity.title} over training")
+    variants = ", ".join(f"{group.variant.label} (n = {group.n})" for group in measured.by_variant)
+    description = f"{quantity.title} over {x_label}, one panel for each of {', '.join(measured.tasks)}: {variants}"
+    if not title:
+        is_win_rate = quantity.key in (WIN_RATE.key, SELECTED_RATE)
+        title = "Learning curves" if is_win_rate else f"{quantity.title} over training"
     sentences = (
         describe_aggregation(measured, aggregation),
         explain_small_samples(aggregation, measured.seed_counts),
@@ -253,7 +257,8 @@ def draw_comparison(
     )
     caption = " ".join(filter(None, sentences)) + describe_excluded(measured.excluded)
     subtitle = make_subtitle(aggregation, is_fraction=quantity.is_fraction)
-    subtitle += f"; smoothed over {smooth:,} env steps" if smooth else ""
+    if smooth:
+        subtitle += f"; smoothed over {smooth:,} env steps"
     all_panels = tuple(panels) or (Panel(quantity.title, quantity.unit, ()),)
     columns = min(3, len(measured.tasks)) or 1
     chart = Chart(name, title, x_label, all_panels, caption, f"{description}.", columns=columns, subtitle=subtitle)
@@ -276,15 +281,15 @@ def describe_aggregation(curves: Curves, aggregation: Aggregation) -> str:
     """Describe the quantity, the average over seeds, the band and the number of seeds, for the caption."""
     quantity: Quantity = curves.measure
     meaning = quantity.meaning[:1].upper() + quantity.meaning[1:]
-    per_seed = "episodes are averaged per seed first" if quantity.is_evaluation else "each seed is one curve"
+    first_step = "episodes are averaged per seed first" if quantity.is_evaluation else "each seed is one curve"
     n = f"n = {format_range(curves.seed_counts or [0])}"
-    band = "" if aggregation.band == "none" else " A single seed has no band."
+    band_note = "" if aggregation.band == "none" else " A single seed has no band."
     if aggregation.band == "bootstrap":
-        band = f" Whole seeds are resampled. {BOOTSTRAP_COVERAGE}{band}"
+        band_note = f" Whole seeds are resampled. {BOOTSTRAP_COVERAGE}{band_note}"
     if aggregation.is_symmetric and quantity.is_fraction:
-        band += " Bands end at 0 and at 1."
+        band_note += " Bands end at 0 and at 1."
     statistic = aggregation.describe(is_fraction=quantity.is_fraction)
-    return f"{meaning}; {per_seed}, then the line is the {statistic} ({n} seeds).{band}"
+    return f"{meaning}; {first_step}, then the line is the {statistic} ({n} seeds).{band_note}"
 
 
 def _describe_x_axis(curves: Curves) -> str:
@@ -316,8 +321,7 @@ def draw_line(name: str, curves: Curves, aggregation: Aggregation, style: Style,
 def _draw_measured(group: Curves, line_name: str, aggregation: Aggregation, style: Style) -> Line:
     """Draw the values of a variant before smoothing, as a thin and faint line without a band."""
     line = draw_line(f"{line_name}, as measured", group, aggregation, style)
-    thin_line = replace(line, low=None, high=None, width=1.0, marker="")
-    return replace(thin_line, faint=True, unsmoothed=True, group=line_name)
+    return replace(line, low=None, high=None, width=1.0, marker="", faint=True, unsmoothed=True, group=line_name)
 
 
 def clip_fractions(edge: Values | None) -> Values | None:
@@ -332,19 +336,23 @@ def make_end_labels(variants: Sequence[Variant]) -> dict[str, str]:
     ablation ("No-..."). If two variants would get the same label, both get their full names.
     """
     is_one_algo = len({variant.algo for variant in variants}) == 1
-    labels = {}
+    labels: dict[str, str] = {}
     for variant in variants:
         algo, _, changes = variant.name.partition(", ")
-        is_ablation = any(name_change(variant.algo, *change).startswith("No-") for change in variant.changes.items())
+        is_ablation = any(
+            name_change(variant.algo, key, value).startswith("No-") for key, value in variant.changes.items()
+        )
         if not changes:
             labels[variant.method] = algo
+        elif is_one_algo or is_ablation:
+            labels[variant.method] = changes
         else:
-            labels[variant.method] = changes if is_one_algo or is_ablation else variant.name
+            labels[variant.method] = variant.name
     short_labels = list(labels.values())
-    return {
-        variant.method: label if short_labels.count(label := labels[variant.method]) == 1 else variant.name
-        for variant in variants
-    }
+    for variant in variants:
+        if short_labels.count(labels[variant.method]) > 1:
+            labels[variant.method] = variant.name
+    return labels
 
 
 def _draw_seeds(group: Curves, name: str, style: Style) -> list[Line]:
@@ -360,8 +368,9 @@ def _draw_seeds(group: Curves, name: str, style: Style) -> list[Line]:
 
 def _list_notes(curves: Curves) -> list[str]:
     """List the notes for the caption: shared settings, win rate, equal episodes, identical runs, unfinished runs."""
-    distinct, identical = _describe_distinct_episodes(curves), describe_identical_runs(curves)
-    notes = list(filter(None, (curves.shared_note, curves.measure.note, distinct, identical)))
+    distinct_note = _describe_distinct_episodes(curves)
+    identical_note = describe_identical_runs(curves)
+    notes = list(filter(None, (curves.shared_note, curves.measure.note, distinct_note, identical_note)))
     unfinished = curves.unfinished
     if unfinished:
         runs = "; ".join(f"run {run.id} {run.progress}" for run in unfinished[:5])
@@ -380,9 +389,10 @@ def _describe_distinct_episodes(curves: Curves) -> str:
     n_distinct = counted["distinct"].to_numpy()
     low, high = int(n_distinct.min()), int(n_distinct.max())
     numbers = f"{low} differ" if low == high else f"{low} to {high} differ, median {np.median(n_distinct):g}"
+    n_episodes = f"{episodes.pop()} " if len(episodes) == 1 else ""
     n_counted = len(counted_ids)
     coverage = "" if n_counted == curves.n else f" Counted in {n_counted} of the {curves.n} runs."
-    return f"Of the {f'{episodes.pop()} ' if len(episodes) == 1 else ''}episodes of an evaluation {numbers}.{coverage}"
+    return f"Of the {n_episodes}episodes of an evaluation {numbers}.{coverage}"
 
 
 def read_run_tables(db: Database, rows: Sequence[RunRow], options: Options) -> RunTables:
@@ -396,8 +406,8 @@ def read_finals(tables: RunTables, options: BudgetOptions, rate: RateName) -> Cu
     return select_finals(curves, include_unfinished=options.include_unfinished, budget=options.budget)
 
 
-def _select_drawn(tables: RunTables, options: CurveOptions, measure: str = SELECTED_RATE) -> Curves:
-    """Read the curves of a measure and select those that are drawn.
+def _read_drawn_curves(tables: RunTables, options: CurveOptions, measure: str = SELECTED_RATE) -> Curves:
+    """Read the curves of a measure, and select those that the options include.
 
     Raises:
         ConfigError: If no run has a curve.
@@ -407,17 +417,19 @@ def _select_drawn(tables: RunTables, options: CurveOptions, measure: str = SELEC
     if not curves.runs:
         reason = REASONS_WITHOUT_VALUE.get(curves.measure.key, "no evaluation yet")
         run_id = next(iter(tables.rows))
+        # the message names the first run, also if there are several
         raise ConfigError(f"Run {run_id} has {reason}", hint="Wait for the first one, or select another run.")
     return curves
 
 
 def _draw_learning_curves(tables: RunTables, options: LearningCurveOptions) -> Chart:
     key = options.quantity
-    if options.rate not in (AUTO, find_rate(key, options.rate)):
+    is_rate_ignored = options.rate not in (AUTO, find_rate(key, options.rate))
+    if is_rate_ignored:
         rule = f"has no effect, because quantity = {key} is drawn"
         raise ConfigError(rule, key="rate", value=options.rate, hint="Remove one of the two.")
     return draw_comparison(
-        _select_drawn(tables, options, key).hide(options.hidden_methods),
+        _read_drawn_curves(tables, options, key).hide(options.hidden_methods),
         options.aggregation,
         per_seed=options.per_seed,
         smooth=options.smooth,
@@ -426,13 +438,13 @@ def _draw_learning_curves(tables: RunTables, options: LearningCurveOptions) -> C
 
 
 def _draw_mu_w(tables: RunTables, options: StyledCurveOptions) -> Chart:
-    curves = _select_drawn(tables, options, SELECTED_MU_W)
+    curves = _read_drawn_curves(tables, options, SELECTED_MU_W)
     smooth, log_axes = options.smooth, options.log_axes
     return draw_comparison(curves, options.aggregation, smooth=smooth, log_axes=log_axes, name="mu-w")
 
 
 def _draw_ablation(tables: RunTables, options: CurveOptions) -> Chart:
-    curves = _select_drawn(tables, options)
+    curves = _read_drawn_curves(tables, options)
     return draw_comparison(curves, options.aggregation, name="ablation", title="Ablation", note=_ABLATION_NOTE)
 
 
@@ -453,14 +465,13 @@ def _read_baselines(db: Database, rows: Sequence[RunRow], options: CurveOptions)
 
 
 def _draw_baselines(data: BaselineRuns, options: CurveOptions) -> Chart:
-    curves = _select_drawn(data.tables, options)
+    curves = _read_drawn_curves(data.tables, options)
     curves = replace(curves, excluded=(*curves.excluded, *data.others))
     drawn_algos = {run.variant.algo for run in curves.runs}
-    emtc, others = (
-        [name_algo(algo) for algo in BASELINES if algo in drawn_algos and algo.startswith("emtc-") == is_emtc]
-        for is_emtc in (True, False)
-    )
-    title = " against ".join(" and ".join(names) for names in (emtc, others) if names)
+    drawn = [algo for algo in BASELINES if algo in drawn_algos]
+    emtc_names = [name_algo(algo) for algo in drawn if algo.startswith("emtc-")]
+    other_names = [name_algo(algo) for algo in drawn if not algo.startswith("emtc-")]
+    title = " against ".join(" and ".join(names) for names in (emtc_names, other_names) if names)
     missing = [name_algo(algo) for algo in BASELINES if algo not in drawn_algos]
     note = f"No curve: {', '.join(missing)}." if missing else ""
     return draw_comparison(curves, options.aggregation, name="baselines", title=title, note=note)
@@ -484,15 +495,15 @@ def _tabulate_mu_w(tables: RunTables, options: MuWOptions) -> Table:
 def list_mu_w_steps(tables: RunTables, options: MuWOptions) -> dict[str, tuple[int, ...]]:
     """List the env steps of the table of mu_w for each task, if the option `at` is not set.
 
-    They are those of the runs with the most common budget of the task. Runs that have not finished count on a task
-    without results, or if they are included.
+    They are computed from the runs with the most common budget of the task. Unfinished runs count if the options
+    include them, and on tasks without a finished run.
     """
     curves = read_curves(tables, rate=options.rate)
     with_unfinished = select_results(curves, include_unfinished=True)
     candidates = with_unfinished if options.include_unfinished else select_results(curves, final=True)
     results = select_common_budget(candidates)
-    other_tasks = set(with_unfinished.tasks) - set(results.tasks)
-    unfinished = [group for group in with_unfinished.by_variant if group.variant.task in other_tasks]
+    tasks_without_results = set(with_unfinished.tasks) - set(results.tasks)
+    unfinished = [group for group in with_unfinished.by_variant if group.variant.task in tasks_without_results]
     return choose_mu_w_steps([*results.by_variant, *unfinished])
 
 

@@ -1,4 +1,8 @@
-"""Charts and tables of the findings of a study: win rates, claims, measures of each run, and settings."""
+"""Charts and tables of the findings of a study: win rates, claims, measures of each run, and settings.
+
+A study is a group of runs with a plan. The plan states claims about the variants (algorithms or ablations). A finding
+is the test of one claim on one task by one measure. Only the primary measure of a claim gives its verdict.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -67,31 +71,37 @@ _FINDING_COLUMNS = (
     *("study", "claim", "compared", "task", "measure", "n", "estimate", "p", "p (Holm)", "p (randomization)"),
     *("detectable", "P(improvement)", "verdict"),
 )
-_FORMATS: Final = {"detectable": ".2g", "P(improvement)": ".2f"}
-_CLAIM_NEEDS = "finished runs of two algorithms or ablations that a claim compares, on one map"
+_NUMBER_FORMATS: Final = {"detectable": ".2g", "P(improvement)": ".2f"}
+"""Column → format of its numbers."""
+_RUNS_FOR_CLAIMS = "finished runs of two algorithms or ablations that a claim compares, on one map"
 
 
 class TaskLines(NamedTuple):
-    """The variants of one task: those in its chart, and the others."""
+    """The variants of one task."""
 
     in_chart: Curves
+    """The variants that are drawn."""
     others: tuple[Curves, ...]
+    """The variants that the caption lists."""
 
 
 def select_lines(curves: Curves, plan: StudyPlan) -> TaskLines:
-    """Select the variants for the chart of one task: the first `MAX_LINES` in the order of the plan, then others."""
-    variants = list(plan.variants.values())
+    """Select at most `MAX_LINES` variants for the chart of one task.
 
-    def rank(group: Curves) -> int:
+    The variants of the plan are first, in its order. The variants that are not in the plan follow.
+    """
+    planned = list(plan.variants.values())
+
+    def get_position(group: Curves) -> int:
         settings = group.runs[0].settings
-        ranks = (index for index, variant in enumerate(variants) if variant.matches(settings))
-        return next(ranks, len(variants))
+        positions = (index for index, variant in enumerate(planned) if variant.matches(settings))
+        return next(positions, len(planned))
 
-    groups = sorted(curves.by_variant, key=rank)[:MAX_LINES]
-    methods = {group.variant.method for group in groups}
+    selected = sorted(curves.by_variant, key=get_position)[:MAX_LINES]
+    methods = {group.variant.method for group in selected}
     others = tuple(group for group in curves.by_variant if group.variant.method not in methods)
     in_chart = curves.hide(group.variant.method for group in others)
-    return TaskLines(in_chart.keep(run for group in groups for run in group.runs), others)
+    return TaskLines(in_chart.keep(run for group in selected for run in group.runs), others)
 
 
 def compute_smoothing_window(curves: Curves) -> int:
@@ -155,13 +165,13 @@ def tabulate_claims(studies: Sequence[StudyFindings], options: Options) -> Table
                 row["detectable"] = np.nan
             rows.append(row)
             measures[finding.measure.title] = finding.measure.meaning
-    names: list[str] = ["study"] if len(studies) > 1 else []
-    names += _CLAIM_COLUMNS
+    columns: list[str] = ["study"] if len(studies) > 1 else []
+    columns += _CLAIM_COLUMNS
     if has_undecided:
-        names.append("detectable")
+        columns.append("detectable")
     introduction = f"The primary measure of each claim. {EXPLANATION} {_describe_correction(studies)}"
-    values = [[row[name] for name in names] for row in rows]
-    return _make_findings_table(names, values, studies, introduction=introduction, measures=measures)
+    cells = [[row[column] for column in columns] for row in rows]
+    return _make_findings_table(columns, cells, studies, introduction=introduction, measures=measures)
 
 
 def tabulate_findings(studies: Sequence[StudyFindings], options: Options) -> Table:
@@ -195,34 +205,38 @@ def describe_study(study: StudyFindings) -> str:
     sentences = [f"{study.plan.title}: {describe_study_runs(study)}"]
     if study.samples:
         sentences.append(study.samples)
-    mixed = {
+    with_several_commits = {
         f"claim {finding.claim.number} on {finding.task}" for finding in study.findings if len(finding.commits) > 1
     }
-    if mixed:
-        sentences.append(f"WARNING: runs of different commits are compared in {'; '.join(sorted(mixed))}.")
+    if with_several_commits:
+        claims = "; ".join(sorted(with_several_commits))
+        sentences.append(f"WARNING: runs of different commits are compared in {claims}.")
     return " ".join(sentences)
 
 
 def tabulate_measures(runs: StoredRuns, options: Options) -> Table:
     """Make a table of all measures: one row for each run, one column for each measure."""
-    rows, samples = [], []
-    for study in read_studies(*runs):
-        samples.append(describe_samples(runs.db, study))
-        numbers = measure_runs(runs.db, study.rows, study.curves)
+    rows = []
+    sample_notes = []
+    for study in read_studies(runs.db, runs.rows):
+        sample_notes.append(describe_samples(runs.db, study))
+        values_by_measure = measure_runs(runs.db, study.rows, study.curves)
         for run in study.curves.runs:
-            cells = [_make_measure_cell(measure, numbers[name].get(run.id)) for name, measure in MEASURES.items()]
+            cells = [
+                _make_measure_cell(measure, values_by_measure[name].get(run.id)) for name, measure in MEASURES.items()
+            ]
             rows.append([study.plan.title, run.task, run.variant.name, run.seed, run.id, *cells])
     columns = ["study", "task", "variant", "seed", "run", *(measure.title for measure in MEASURES.values())]
     meanings = [f"{measure.title}: {measure.meaning}." for measure in MEASURES.values()]
-    return make_table(columns, rows, caption=" ".join(filter(None, [*meanings, *samples])))
+    return make_table(columns, rows, caption=" ".join(filter(None, [*meanings, *sample_notes])))
 
 
 def tabulate_settings(runs: StoredRuns, options: Options) -> Table:
     """Make a table of the settings that differ between the variants of a task, for each study."""
     configs = {row.id: row.config for row in runs.rows}
     first_columns = ["study", "task", "setting"]
-    frames = [pd.DataFrame(columns=pd.Index(first_columns))]
-    for study in read_studies(*runs):
+    frames = [pd.DataFrame(columns=pd.Index(first_columns))]  # so that the table has columns without any study
+    for study in read_studies(runs.db, runs.rows):
         for task in study.curves.tasks:
             groups = study.curves.on_task(task).by_variant
             variants = [replace(group.variant, run_ids=group.run_ids) for group in groups]
@@ -244,7 +258,7 @@ def _make_measure_cell(measure: Measure, value: float | None) -> Cell | str:
 
 
 def _make_findings_table(
-    names: Sequence[str],
+    column_names: Sequence[str],
     rows: Sequence[Sequence[Cell | str | float]],
     studies: Sequence[StudyFindings],
     *,
@@ -254,8 +268,8 @@ def _make_findings_table(
     """Make a table of findings with its caption and the list of excluded runs.
 
     Args:
-        names: Names of the columns.
-        rows: The cells.
+        column_names: Names of the columns.
+        rows: The cells of each row.
         studies: The studies with these findings.
         introduction: First sentences of the caption.
         measures: Title → meaning of the measures in the table.
@@ -264,12 +278,12 @@ def _make_findings_table(
     caption = " ".join([introduction, *meanings, *(describe_study(study) for study in studies)])
     excluded = [str(run) for study in studies for run in study.curves.excluded]
     excluded += [f"planned, without result: {run}" for study in studies for run in study.missing]
-    columns = [Column(name, format=_FORMATS.get(name, "")) for name in names]
+    columns = [Column(name, format=_NUMBER_FORMATS.get(name, "")) for name in column_names]
     return make_table(columns, rows, caption=caption, excluded=excluded)
 
 
 def _describe_correction(studies: Sequence[StudyFindings]) -> str:
-    """Write over which claims the p values are corrected."""
+    """Write over which claims the p values are adjusted. A family is a group of claims in a plan."""
     has_families = any(len({claim.family for claim in study.plan.claims}) > 1 for study in studies)
     claims = "the claims of one family of a plan" if has_families else "the claims of a plan"
     return f"p (Holm) is adjusted over {claims} on the same task, primary measures only."
@@ -293,14 +307,14 @@ def _make_finding_row(study: StudyFindings, finding: Finding) -> list[Cell | str
         format_p(difference.p),
         format_p(finding.adjusted_p),
         format_p(difference.randomization_p),
-        _write_detectable(finding),
+        _limit_detectable(finding),
         finding.improvement,
         verdict,
     ]
 
 
-def _write_detectable(finding: Finding) -> float | str:
-    """Return the detectable difference; "> 1" if no difference of two rates is that large."""
+def _limit_detectable(finding: Finding) -> float | str:
+    """Return the smallest detectable difference; "> 1" for rates if it is above 1, which no difference can reach."""
     value = finding.difference.detectable
     return "> 1" if finding.measure.is_rate and value > 1 else value
 
@@ -323,8 +337,8 @@ FIGURES = (
     ),
 )  # fmt: skip
 TABLES = (
-    TableKind("claims", tabulate_claims, _read_findings, required_runs=_CLAIM_NEEDS),
-    TableKind("findings", tabulate_findings, _read_findings, required_runs=_CLAIM_NEEDS),
+    TableKind("claims", tabulate_claims, _read_findings, required_runs=_RUNS_FOR_CLAIMS),
+    TableKind("findings", tabulate_findings, _read_findings, required_runs=_RUNS_FOR_CLAIMS),
     TableKind("study-measures", tabulate_measures, required_runs="finished runs"),
     TableKind("study-settings", tabulate_settings, required_runs="finished runs of two variants on one map"),
 )

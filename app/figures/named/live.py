@@ -1,7 +1,8 @@
-"""The figures of one run on the page Live: how they are read, their options, and the chart for each.
+"""The figures of one run on the page Live: their options, how their data are read, and how they are drawn.
 
 The page Live passes the rows that it has read so far. The other callers read the rows from the database. A figure whose
-`section` is on the page Live is shown on that page, in the order of `FIGURES`.
+`section` is on the page Live is shown on that page, in the order of `FIGURES`. The gate of the metrics is the weight β
+of the episodic incentive.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ from app.figures.reference_runs import (
     read_reference_ids,
 )
 from app.figures.run_charts import (
-    FIRST_METRICS,
+    DEFAULT_METRICS,
     GATE_METRICS,
     N_INTERVALS,
     N_SMOOTHED_INTERVALS,
@@ -51,7 +52,7 @@ from storage.runs.rows import RunRow, find_run
 
 R = TypeVar("R", bound="RunChartOptions")
 MAX_SMOOTHING: Final = 0.99
-"""Largest weight of the moving average."""
+"""Largest weight of the earlier points in the moving average."""
 
 
 def _read_metric_names(value: Any) -> tuple[str, ...]:
@@ -99,6 +100,7 @@ class GateDynamicsOptions(PanelOptions):
         bool,
         Option(help="Shows 1 − β̄ instead of β̄", rule="true or false: 1 − β̄ on a logarithmic axis instead of β̄"),
     ] = False
+    """Draw 1 − β̄, which is how far the gate is closed, where β̄ is the mean gate."""
 
 
 class MetricOptions(RunChartOptions):
@@ -112,7 +114,7 @@ class MetricOptions(RunChartOptions):
             "All metrics that this run logs. The Method page explains each.",
             rule="names of metrics, separated by commas",
         ),
-    ] = FIRST_METRICS
+    ] = DEFAULT_METRICS
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,9 @@ def compute_chance_accuracy(config: Mapping[str, Any]) -> float | None:
 
 def read_returns(db: Database, run: RunRow) -> TrainingReturns:
     """Read the mean training return of each interval."""
-    width = max(1, run.target_steps // N_INTERVALS)
-    return TrainingReturns(training_returns(db, run.id, width), float(width * N_SMOOTHED_INTERVALS))
+    interval_steps = max(1, run.target_steps // N_INTERVALS)
+    frame = training_returns(db, run.id, interval_steps)
+    return TrainingReturns(frame, window=float(interval_steps * N_SMOOTHED_INTERVALS))
 
 
 def read_run_data(db: Database, run: RunRow, metrics: Sequence[str], x_axis: XAxisName = "env_steps") -> RunData:
@@ -166,7 +169,7 @@ def convert_x_axis(chart: Chart, run_id: str, x: XValues) -> Chart:
     Raises:
         ConfigError: If the run has no values on this axis.
     """
-    if x.curves is None:
+    if x.curves is None:  # the axis is env steps
         return chart
     panels: list[Panel] = []
     for panel in chart.panels:
@@ -208,17 +211,17 @@ def _draw_with_references(draw: Callable[[RunData, R], Chart], data: RunData, op
         data: The run and the runs for reference.
         options: Options of the figure.
     """
-    others: dict[str, Chart] = {}
-    for name, other in data.references.items():
-        with suppress(ConfigError):
-            others[name] = convert_x_axis(draw(other, options), other.run.id, other.x)
+    reference_charts: dict[str, Chart] = {}
+    for name, reference in data.references.items():
+        with suppress(ConfigError):  # a run without this figure is not drawn
+            reference_charts[name] = convert_x_axis(draw(reference, options), reference.run.id, reference.x)
     chart = convert_x_axis(draw(data, options), data.run.id, data.x)
     if isinstance(options, PanelOptions) and options.panel:
         titles = [panel.title for panel in chart.panels]
         if options.panel not in titles:
             raise ConfigError(f"must be one of {', '.join(titles)}", key="panel", value=options.panel)
         chart = chart.keep_panel(options.panel)
-    return smooth_chart(add_reference_runs(chart, others), options.smoothing)
+    return smooth_chart(add_reference_runs(chart, reference_charts), options.smoothing)
 
 
 def _draw_gate_dynamics(data: RunData, options: GateDynamicsOptions) -> Chart:
@@ -280,6 +283,6 @@ FIGURES = (
     ),
     FigureKind(
         "metrics", partial(_draw_with_references, _draw_metrics), _read_metric_data, MetricOptions,
-        needs_runs=True, metrics=FIRST_METRICS, question="How do the metrics of one run develop?",
+        needs_runs=True, metrics=DEFAULT_METRICS, question="How do the metrics of one run develop?",
     ),
 )  # fmt: skip

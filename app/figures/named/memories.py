@@ -1,4 +1,8 @@
-"""Figures with two or three memory maps: different embedders, or the paths of a good and a bad episode."""
+"""Figures with two or three memory maps: different embedders, or the paths of a good and a bad episode.
+
+A node is one stored state of the episodic memory; H is its return. A memory map shows the nodes of a snapshot in a
+plane. The path of an episode connects the nodes that it retrieved.
+"""
 
 from functools import partial
 from typing import Annotated, Any, NamedTuple
@@ -30,12 +34,14 @@ from storage.runs.rows import RunRow
 
 MAX_POINTS = 20_000
 """Largest number of nodes in one map."""
-NEIGHBORS = 10
+N_NEIGHBORS = 10
 """Number of nearest nodes for the local spread of H."""
 N_EPISODES = 500
 """The best and the worst episode are selected among this many episodes before the snapshot."""
-REGION_NODES = 200
+MIN_REGION_NODES = 200
 """Smallest number of nodes in the region around the start of an episode."""
+_NO_LIMIT = 1_000_000
+"""Limit of `list_episodes` that is larger than the number of stored episodes."""
 
 
 class DivergenceOptions(MethodOptions):
@@ -60,7 +66,8 @@ def make_embedding_comparison(runs: StoredRuns, options: MethodOptions) -> Maps:
         raise ConfigError(
             f"shows two or three runs, got {len(rows)}", key="embedding-comparison", hint="Give them as RUN RUN."
         )
-    panels, descriptions = [], []
+    panels = []
+    descriptions = []
     for row in rows:
         snapshot = get_last_snapshot(db, row)
         sample = sample_rows(snapshot, n=MAX_POINTS, seed=0)
@@ -75,9 +82,9 @@ def make_embedding_comparison(runs: StoredRuns, options: MethodOptions) -> Maps:
         coordinates = project_snapshot(db, snapshot.id, method=method, n=MAX_POINTS).coordinates[sample]
         panels.append(_draw_panel(snapshot, sample, coordinates, method, name))
     caption = (
-        f"{'; '.join(descriptions)}. Local spread: standard deviation of H among the {NEIGHBORS} nearest nodes in the "
-        "embedding, divided by the standard deviation of all nodes. Near 1, the embedding does not separate different "
-        "returns. Sample seed 0."
+        f"{'; '.join(descriptions)}. Local spread: standard deviation of H among the {N_NEIGHBORS} nearest nodes in "
+        "the embedding, divided by the standard deviation of all nodes. Near 1, the embedding does not separate "
+        "different returns. Sample seed 0."
     )
     return Maps("embedding-comparison", "Memories under different embedders", tuple(panels), caption)
 
@@ -89,12 +96,12 @@ def compute_local_spread(snapshot: Snapshot, rows: NDArray[np.int64]) -> float:
     too few rows.
     """
     h = snapshot.h[rows].astype(np.float64)
-    if len(rows) <= NEIGHBORS or not h.std():
+    if len(rows) <= N_NEIGHBORS or not h.std():
         return float("nan")
     from sklearn.neighbors import NearestNeighbors  # imported here because the import takes one second
 
-    index = NearestNeighbors(n_neighbors=NEIGHBORS + 1).fit(snapshot.embedding[rows])
-    neighbors = index.kneighbors(return_distance=False)[:, :NEIGHBORS]
+    index = NearestNeighbors(n_neighbors=N_NEIGHBORS + 1).fit(snapshot.embedding[rows])
+    neighbors = index.kneighbors(return_distance=False)[:, :N_NEIGHBORS]
     return float(h[neighbors].std(axis=1).mean() / h.std())
 
 
@@ -114,16 +121,18 @@ def make_strategy_divergence(runs: StoredRuns, options: DivergenceOptions) -> Ma
     if not episodes:
         extremes = _find_best_and_worst(db, snapshot)
         episodes = (extremes.best, extremes.worst)
-        selection_note = extremes.explain()
+        selection_note = extremes.describe_selection()
     good, bad = (get_trajectory(db, rows[0].id, number) for number in episodes)
     sample = sample_rows(snapshot, n=MAX_POINTS, seed=0)
     coordinates = project_snapshot(db, snapshot.id, method=method, n=MAX_POINTS).coordinates
-    panels, traces = [], []
+    panels = []
+    traces = []
     for episode, color in ((good, WIN_RATE), (bad, DELTA_MEM)):  # green and orange
         label = name_path(episode)
         panels.append(_draw_panel(snapshot, sample, coordinates[sample], method, label))
         traces.append(make_trace(episode, snapshot, coordinates, color=color))
-    interval = traces[0].t[1] - traces[0].t[0] if len(traces[0].t) > 1 else 1
+    first_steps = traces[0].t
+    interval = first_steps[1] - first_steps[0] if len(first_steps) > 1 else 1
     caption = (
         f"Memory of {rows[0].name} at step {snapshot.env_step}, colored by H "
         f"({describe_nodes(len(sample), snapshot)}, seed 0). The paths connect the nodes that each episode retrieved, "
@@ -146,7 +155,7 @@ def best_and_worst(db: Database, row: RunRow) -> tuple[int, int]:
 def find_contrast(db: Database, snapshot: Snapshot, episode: Trajectory) -> int:
     """Among the episodes that wrote nodes near the start of this one, find the one with the most different result.
 
-    "Near" means the nodes nearest to the first node of this episode: 1 % of the snapshot, but at least `REGION_NODES`.
+    "Near" means the nodes nearest to the first node of this episode: 1 % of the snapshot, at least `MIN_REGION_NODES`.
     Only episodes that can be replayed are compared. The outcome is compared first, then the return.
 
     Raises:
@@ -158,7 +167,8 @@ def find_contrast(db: Database, snapshot: Snapshot, episode: Trajectory) -> int:
             f"The first node of episode {episode.episode} is not in this snapshot", hint="Name an episode."
         )
     distances = ((snapshot.embedding - snapshot.embedding[first_row]) ** 2).sum(axis=1)
-    nearest_rows = np.argsort(distances, kind="stable")[: max(REGION_NODES, snapshot.size // 100)]
+    n_nearest = max(MIN_REGION_NODES, snapshot.size // 100)
+    nearest_rows = np.argsort(distances, kind="stable")[:n_nearest]
     nearby = {int(number) for number in snapshot.episode[nearest_rows]} - {episode.episode}
     others = find_replayable_episodes(db, snapshot.run_id, sorted(nearby), limit=None)
     if not others:
@@ -166,7 +176,7 @@ def find_contrast(db: Database, snapshot: Snapshot, episode: Trajectory) -> int:
             f"No other episode that can be replayed wrote nodes near the start of episode {episode.episode}",
             hint="Name an episode.",
         )
-    frame = list_episodes(db, snapshot.run_id, "-episode", limit=1_000_000)
+    frame = list_episodes(db, snapshot.run_id, "-episode", limit=_NO_LIMIT)
     ranked = frame.loc[frame["episode"].isin(others)].sort_values(["won", "episode_return", "episode"], kind="stable")
     worst, best = ranked.iloc[0], ranked.iloc[-1]
     worst_difference = _compare_results(worst, episode)
@@ -194,15 +204,15 @@ def _draw_panel(
 
 
 class _Extremes(NamedTuple):
-    """The best and the worst episode, and of how many they are selected."""
+    """The best and the worst episode, and the numbers of episodes before the snapshot."""
 
     best: int
     worst: int
     n_replayable: int
     n_recorded: int
 
-    def explain(self) -> str:
-        """Write of which episodes these are the best and the worst; empty if all can be replayed."""
+    def describe_selection(self) -> str:
+        """Write among which episodes these are the best and the worst; empty if all episodes can be replayed."""
         if self.n_replayable == self.n_recorded:
             return ""
         return (
@@ -216,7 +226,7 @@ def _find_best_and_worst(db: Database, snapshot: Snapshot) -> _Extremes:
 
     Only episodes that can be replayed are compared.
     """
-    frame = list_episodes(db, snapshot.run_id, "-episode", limit=1_000_000)
+    frame = list_episodes(db, snapshot.run_id, "-episode", limit=_NO_LIMIT)  # newest first
     frame = frame.loc[frame["first_env_step"] + frame["length"] - 1 <= snapshot.env_step]
     replayable = frame.loc[frame["episode"].isin(find_replayable_episodes(db, snapshot.run_id, limit=None))]
     if len(replayable) < 2:

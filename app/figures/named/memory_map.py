@@ -1,7 +1,8 @@
-"""Map of a memory: the nodes of a snapshot in a plane, colored by one quantity; and selected nodes against the others.
+"""Memory map: the nodes of a snapshot in a plane, colored by one quantity. Also the chart of selected nodes.
 
-The page Memory passes the snapshot that it shows. The other callers set options for snapshot, projection, sample and
-selection.
+A node is one stored state of the episodic memory, and a snapshot is a stored copy of the memory. The figures are named
+`memory-atlas` and `memory-selection`. The page Memory passes the snapshot that it shows. The other callers set options
+for snapshot, projection, sample and selection.
 """
 
 from collections.abc import Sequence
@@ -34,8 +35,11 @@ MAX_POINTS_WITH_FIELDS = 100_000
 """Largest number of points with all quantities. For more points, the columns would be larger than the image."""
 SELECTION_QUANTITIES = ("h", "delta_mem", "beta", "t")
 """Quantities in the figure of a selection."""
-MAX_PATH_STEPS, MAX_PATH_INTERVAL, MIN_PATH_POINTS = 200, 10, 12
-"""Limits of a path [steps]. A path has a point every 10 steps, or more often if it would have fewer than 12 points."""
+MAX_PATH_STEPS = 200
+"""A path ends after this step of the episode."""
+MAX_PATH_INTERVAL = 10
+"""Number of steps between two points of a path, unless the path would have fewer than `MIN_PATH_POINTS` points."""
+MIN_PATH_POINTS = 12
 _QUANTILE_LEVELS = np.linspace(0.0, 1.0, 101)
 
 
@@ -46,6 +50,7 @@ def _read_color(value: Any) -> str:
 
 
 def _read_axis_signs(value: Any) -> tuple[int, int]:
+    """Read the signs, 1 or -1, of the two axes of a PCA from two numbers."""
     first, second = (-1 if int(sign) < 0 else 1 for sign in value)
     return first, second
 
@@ -125,7 +130,7 @@ class MapNodes:
     rows: NDArray[np.int64]
     """Rows of the snapshot to draw, shape [n]."""
     points: LabeledPoints
-    """Coordinates of all nodes of the snapshot, shape [M, 2]."""
+    """Coordinates of all nodes of the snapshot, shape [M, 2], with the labels of the axes."""
     title: str
     caption: str
     all_quantities: bool = False
@@ -161,7 +166,7 @@ def draw_memory(
     all_quantities: bool = False,
     colors: tuple[str, ...] = VIRIDIS,
 ) -> Cloud:
-    """Draw nodes of a snapshot. The order of drawing is random, so that no range of values hides another one.
+    """Draw nodes of a snapshot. They are drawn in random order, so that no range of values covers another one.
 
     Args:
         snapshot: The snapshot.
@@ -169,7 +174,7 @@ def draw_memory(
         coordinates: Coordinates of these rows, shape [n, 2].
         x_label: Label of the x axis.
         y_label: Label of the y axis.
-        quantity: Key of the quantity for the color. Points without a value are drawn first, below the others.
+        quantity: Key of the quantity for the color. Points without a value are drawn first, behind the others.
         title: Title of the figure.
         caption: Caption of the figure.
         all_quantities: Add the other quantities of the points, if there are at most `MAX_POINTS_WITH_FIELDS` points.
@@ -242,7 +247,7 @@ def _draw_quantiles(name: str, color: str, values: NDArray[np.float32], *, width
 
 
 def name_memory(snapshot: Snapshot, run: str) -> str:
-    """Make the title of a map: "Episodic memory of 3m EMTC at step 2000"; a sample is named."""
+    """Make the title of a map: "Episodic memory of 3m EMTC at step 2000", or "Sample of the episodic memory …"."""
     memory = "Episodic memory" if snapshot.whole is None else "Sample of the episodic memory"
     return f"{memory} of {run} at step {snapshot.env_step}"
 
@@ -256,9 +261,9 @@ def name_path(episode: Trajectory) -> str:
 def make_traces(
     episodes: Sequence[Trajectory], snapshot: Snapshot, coordinates: NDArray[np.float32]
 ) -> tuple[Trace, ...]:
-    """Make the paths of one or two episodes on a map. The path of the better one is green, the other one is orange.
+    """Make the paths of one or two episodes on a map.
 
-    The path of a single episode that was not won is orange.
+    The path of the better episode is green, the other path is orange. A single path is green if the episode was won.
     """
     if not episodes:
         return ()
@@ -267,7 +272,7 @@ def make_traces(
     traces = []
     for episode in episodes:
         is_green = episode is best and not is_single_loss
-        color = WIN_RATE if is_green else DELTA_MEM
+        color = WIN_RATE if is_green else DELTA_MEM  # green or orange
         traces.append(make_trace(episode, snapshot, coordinates, color=color))
     return tuple(traces)
 
@@ -286,7 +291,8 @@ def make_trace(episode: Trajectory, snapshot: Snapshot, coordinates: NDArray[np.
     interval = max(1, min(MAX_PATH_INTERVAL, length // MIN_PATH_POINTS))
     t = np.arange(0, length, interval)
     rows = snapshot.rows_of(episode.slots[t])
-    x, y = np.where(rows[:, None] >= 0, coordinates[rows], np.nan).astype(np.float32).T
+    is_in_snapshot = rows >= 0
+    x, y = np.where(is_in_snapshot[:, None], coordinates[rows], np.nan).astype(np.float32).T
     errors = np.full(len(t), np.nan) if episode.delta_mem is None else episode.delta_mem[t]
     return Trace(name_path(episode), color, t, x, y, errors)
 
@@ -366,6 +372,7 @@ def describe_collapse(snapshot: Snapshot) -> str:
 
 
 def _read_nodes(db: Database, run: RunRow, options: AtlasOptions) -> MapNodes:
+    """Read the nodes of the map without paths. The options of the page Memory apply only if `n_landmarks` is set."""
     snapshot = get_selected_snapshot(db, run, options)
     title = name_memory(snapshot, run.name)
     if options.n_landmarks is None:
@@ -375,10 +382,11 @@ def _read_nodes(db: Database, run: RunRow, options: AtlasOptions) -> MapNodes:
     max_points = options.n_drawn or options.n_landmarks or snapshot.size
     drawn_rows = sample_rows(snapshot, n=max_points, seed=options.seed)
     if options.n_drawn is not None:
-        drawn_rows = drawn_rows[selection.mask(snapshot, points.coordinates)[drawn_rows]]
+        is_selected = selection.mask(snapshot, points.coordinates)
+        drawn_rows = drawn_rows[is_selected[drawn_rows]]
     selection_text = f", selected: {selection.description}" if selection else ""
-    nodes = describe_nodes(len(drawn_rows), snapshot)
-    caption = f"Showing {nodes}{selection_text}.{describe_collapse(snapshot)}"
+    nodes_text = describe_nodes(len(drawn_rows), snapshot)
+    caption = f"Showing {nodes_text}{selection_text}.{describe_collapse(snapshot)}"
     return MapNodes(snapshot, drawn_rows, points, title, caption)
 
 

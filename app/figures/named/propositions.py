@@ -1,6 +1,7 @@
 """Figures of the numerical check of the paper's Propositions 1 and 2 on one grid task with a known V*.
 
-The figures read no run. The page Method shows them.
+Δ_mem is the consistency error of the returns H in the memory, and Δ_opt the same error with V* instead of H. The gate β
+is the weight of the episodic incentive. The figures read no run. The page Method shows them.
 """
 
 from collections.abc import Sequence
@@ -44,7 +45,10 @@ TARGET_ERROR: Final = 1.0
 
 
 class GradientComparisons(NamedTuple):
-    """The gated gradient against the oracle's, for memories between the values of the random policy and V*."""
+    """The gated gradient compared with the gradient of an oracle that knows V*.
+
+    H of the compared memories is between the values of the random policy and V*.
+    """
 
     unclamped: Proposition2
     """Optimal actions, without EMU's clamp of the incentive."""
@@ -71,15 +75,15 @@ def draw_proposition_1(result: Proposition1, options: Options | None = None) -> 
     """
     order = np.argsort(result.delta_opt, kind="stable")
     x = result.delta_opt[order]
-    last = float(x[-1]) * 1.02 if len(x) else 0.0
-    diagonal = np.linspace(0.0, max(last, 1e-6), 200)
-    band = Line(
+    x_max = float(x[-1]) * 1.02 if len(x) else 0.0
+    diagonal = np.linspace(0.0, max(x_max, 1e-6), 200)
+    diagonal_line = Line(
         "Δ_mem = Δ_opt, band ±α",
         LOSS,
-        diagonal,
-        diagonal,
-        np.maximum(diagonal - result.alpha, 0.0),
-        diagonal + result.alpha,
+        x=diagonal,
+        y=diagonal,
+        low=np.maximum(diagonal - result.alpha, 0.0),
+        high=diagonal + result.alpha,
         width=1.2,
     )
     points = Line("one transition", DELTA_MEM, x, result.delta_mem[order], markers=True, width=0.0)
@@ -93,9 +97,9 @@ def draw_proposition_1(result: Proposition1, options: Options | None = None) -> 
         name="proposition-1",
         title="Proposition 1: Δ_mem against Δ_opt",
         x_label="Δ_opt = |r + γV*(s′) − V*(s)| [return]",
-        panels=(Panel("Δ_mem", "return", (band, points), from_zero=True),),
+        panels=(Panel("Δ_mem", "return", (diagonal_line, points), from_zero=True),),
         caption=caption,
-        description=(f"Scatter of Δ_mem over Δ_opt with a band of half-width {alpha}; {inside} inside."),
+        description=f"Scatter of Δ_mem over Δ_opt with a band of half-width {alpha}; {inside} inside.",
     )
 
 
@@ -121,7 +125,7 @@ def compute_proposition_2(db: Database, rows: Sequence[RunRow], options: Options
 
 
 def draw_proposition_2(comparisons: GradientComparisons, options: Options | None = None) -> Chart:
-    """Draw the distance between both gradients, and the mean gate, over the distance of H from V*."""
+    """Draw the distance between gated and oracle's gradient, and the mean of β, over the distance of H from V*."""
     unclamped, clamped, random_actions = comparisons
     gradients = (
         _make_line("optimal actions, Eq. 11", OKABE_ITO[2], unclamped, unclamped.gradient_error),

@@ -1,7 +1,7 @@
-"""The effect of one setting: the final win rate of each run over the values of a setting that differs between the runs.
+"""The figure `setting-effect`: the final win rate of each run over the values of one setting.
 
-The runs of a grid or of a random search also differ in other settings. Then a point of the line is the mean over runs
-with different values of the other settings. The line has no interval, and the caption lists the other settings.
+The runs of a grid or of a random search also differ in other settings. In this case a point of the line is the mean
+over runs with different values of the other settings. The line has no interval, and the caption lists these settings.
 """
 
 from typing import Annotated, Final
@@ -24,8 +24,8 @@ from emtc_core.config.base import IMPORTED
 from emtc_core.errors import ConfigError
 
 _NAME: Final = "setting-effect"
-_LOG_RATIO: Final = 20.0
-"""The axis is logarithmic if the largest value is at least this multiple of the smallest one."""
+_MIN_LOG_RATIO: Final = 20.0
+"""The x axis is logarithmic if the largest value is at least this multiple of the smallest one."""
 
 
 class SettingEffectOptions(ResultOptions, CenterOptions):
@@ -42,6 +42,7 @@ class SettingEffectOptions(ResultOptions, CenterOptions):
 
 
 def _draw(tables: RunTables, options: SettingEffectOptions) -> Chart:
+    # Select the setting and the runs that have a number for it.
     finals = read_finals(tables, options, options.rate)
     varied = list_varied_settings(finals)
     if not varied:
@@ -49,45 +50,57 @@ def _draw(tables: RunTables, options: SettingEffectOptions) -> Chart:
     setting = options.setting or varied[0]
     if setting not in varied:
         raise ConfigError(f"must be one of {', '.join(varied)}", key="setting", value=setting)
-    others = [key for key in varied if key != setting]
-    aggregation = Aggregation(options.center or "mean", "none" if others else "ci")
-    rule, quantity = options.final, finals.measure
-    numbers = {run.id: number for run in finals.runs if (number := find_number(run, setting)) is not None}
-    curves = finals.keep(run for run in finals.runs if run.id in numbers)
-    smallest, largest = min(numbers.values()), max(numbers.values())
-    is_log = smallest > 0 and largest >= _LOG_RATIO * smallest
+    other_settings = [key for key in varied if key != setting]
+    values = {run.id: value for run in finals.runs if (value := find_number(run, setting)) is not None}
+    curves = finals.keep(run for run in finals.runs if run.id in values)
     runs_by_algo: dict[str, list[ComparedRun]] = {}
     for run in curves.runs:
         runs_by_algo.setdefault(name_run_algo(run.settings), []).append(run)
-    styles = make_styles({name: _get_style_key(name, runs[0]) for name, runs in runs_by_algo.items()})
+
+    # Draw one panel for each task.
+    aggregation = Aggregation(center=options.center or "mean", band="none" if other_settings else "ci")
+    final_rule = options.final
+    styles = make_styles({algo: _get_style_key(algo, runs[0]) for algo, runs in runs_by_algo.items()})
     panels = []
     for task in curves.tasks:
         lines: list[Line] = []
-        for name, runs in runs_by_algo.items():
+        for algo, runs in runs_by_algo.items():
             task_curves = curves.keep(run for run in runs if run.task == task)
             if task_curves.runs:
-                lines += _draw_algo(name, task_curves, setting, styles[name], aggregation, rule)
-        title = get_final_title(rule, quantity.at(task))
+                lines += _draw_algo(algo, task_curves, setting, styles[algo], aggregation, final_rule)
+        title = get_final_title(final_rule, finals.measure.at(task))
         panels.append(Panel(f"{title}, {task}", "fraction", tuple(lines), range=UNIT_RANGE, axis=title))
-    sentences = (
-        f"A point is a run; the line is the {CENTER_NAMES[aggregation.center]} of the runs with the same value.",
-        f"The runs also differ in {', '.join(others)}, so the line has no interval." if others else "",
-    )
-    caption = caption_final(curves, rule, *sentences) + describe_excluded(curves.excluded)
-    description = f"Final win rate of {curves.n} runs over {setting}: {', '.join(runs_by_algo)}."
+
+    sentences = [
+        f"A point is a run; the line is the {CENTER_NAMES[aggregation.center]} of the runs with the same value."
+    ]
+    if other_settings:
+        sentences.append(f"The runs also differ in {', '.join(other_settings)}, so the line has no interval.")
+    smallest = min(values.values())
+    largest = max(values.values())
     return Chart(
-        _NAME, f"Win rate by {setting}", setting, tuple(panels), caption, description,
-        columns=min(3, len(panels)), subtitle=make_subtitle(aggregation, is_fraction=True), x_log=is_log,
-    )  # fmt: skip
+        _NAME,
+        title=f"Win rate by {setting}",
+        x_label=setting,
+        panels=tuple(panels),
+        caption=caption_final(curves, final_rule, *sentences) + describe_excluded(curves.excluded),
+        description=f"Final win rate of {curves.n} runs over {setting}: {', '.join(runs_by_algo)}.",
+        columns=min(3, len(panels)),
+        subtitle=make_subtitle(aggregation, is_fraction=True),
+        x_log=smallest > 0 and largest >= _MIN_LOG_RATIO * smallest,
+    )
 
 
-def _get_style_key(name: str, run: ComparedRun) -> tuple[str, str]:
-    """Return the key of the style: the algorithm, or the name of an imported one, which is not one of ours."""
-    return (name, IMPORTED) if IMPORT_LABEL in run.settings else (str(run.settings.get("algo")), "")
+def _get_style_key(algo: str, run: ComparedRun) -> tuple[str, str]:
+    """Return what determines the style, see `make_styles`. An imported run never gets the style of our algorithms."""
+    is_imported_run = IMPORT_LABEL in run.settings
+    if is_imported_run:
+        return (algo, IMPORTED)
+    return (str(run.settings.get("algo")), "")
 
 
 def _draw_algo(
-    algo: str, curves: Curves, setting: str, style: Style, aggregation: Aggregation, rule: FinalRule
+    algo: str, curves: Curves, setting: str, style: Style, aggregation: Aggregation, final_rule: FinalRule
 ) -> list[Line]:
     """Draw the runs of one algorithm on one task as points, and the center of the runs with the same value as a line.
 
@@ -96,26 +109,36 @@ def _draw_algo(
     name = f"{algo} (n = {curves.n})"
     x = np.array([find_number(run, setting) for run in curves.runs], np.float64)
     order = np.argsort(x, kind="stable")
-    finals = compute_final_rates(curves, rule)
+    final_rates = compute_final_rates(curves, final_rule)
     marker = style.marker or "circle"
+    # Value → runs. The settings of imported runs can be texts.
     groups = {float(str(value)): group for (value,), group in group_by_settings(curves, setting).items()}
-    is_line = len(groups) < curves.n
+    has_line = len(groups) < curves.n
     points = Line(
-        f"{name}, runs" if is_line else name, style.color, x[order], finals[order],
-        markers=True, marker=marker, width=0.0, faint=is_line, group=name if is_line else "",
+        f"{name}, runs" if has_line else name, style.color, x[order], final_rates[order],
+        markers=True, marker=marker, width=0.0, faint=has_line, group=name if has_line else "",
     )  # fmt: skip
-    if not is_line:
+    if not has_line:
         return [points]
     quantity = curves.measure.at(curves.runs[0].task)
     summaries = []
     for group in groups.values():
-        scale = make_final_scale(group, rule, quantity=quantity)
-        summaries.append(aggregation.summarize(compute_final_rates(group, rule)[:, None], scale))
+        scale = make_final_scale(group, final_rule, quantity=quantity)
+        summaries.append(aggregation.summarize(compute_final_rates(group, final_rule)[:, None], scale))
+    summary = join_summaries(summaries)
     line = Line(
-        name, style.color, np.array(list(groups)), *join_summaries(summaries),
-        dash=style.dash, markers=True, marker=marker,
-        statistic=aggregation.describe(is_fraction=True), n=np.array([group.n for group in groups.values()]),
-    )  # fmt: skip
+        name,
+        style.color,
+        x=np.array(list(groups)),
+        y=summary.center,
+        low=summary.low,
+        high=summary.high,
+        dash=style.dash,
+        markers=True,
+        marker=marker,
+        statistic=aggregation.describe(is_fraction=True),
+        n=np.array([group.n for group in groups.values()]),
+    )
     return [points, line]
 
 

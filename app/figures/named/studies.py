@@ -1,10 +1,12 @@
 """Figures and tables of the studies in the paper: loss weights, gate temperature, merge radius, augmentation.
 
-The settings of a run are read from its configuration, not from its name. Runs that differ in other settings are
-rejected. A cell without a usable run is empty; a line without a usable run is not drawn.
+A study varies one or two settings: gate temperature τ (of the weight β of the episodic incentive), merge radius δ of
+the memory, type of embedder, loss weights λ or augmentation. μ̄_w is the time average of the win rate. The settings of
+a run are read from its configuration, not from its name. Runs that differ in other settings are rejected. A cell
+without a usable run is empty, and a line without a usable run is not drawn.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -64,7 +66,9 @@ from emtc_core.errors import ConfigError
 ComputeNumbers = Callable[[Curves], Values]
 """Computes one number of each run, for example its final win rate."""
 MakeScale = Callable[[Curves], BinomialScale]
+"""Makes the scale of these numbers, from which their intervals are computed."""
 TRAINING_FRACTIONS = (1 / 3, 2 / 3, 1.0)
+"""Fractions of the training after which the table of embedders states μ̄_w."""
 
 
 class HeatmapOptions(ResultOptions, CenterOptions):
@@ -75,21 +79,22 @@ class EmbedderOptions(SeedOptions, RatedBudgetOptions):
     """Options of the table of the embedders."""
 
 
-def _lambda_heatmap(tables: RunTables, options: HeatmapOptions) -> Heatmap:
+def _draw_lambda_heatmap(tables: RunTables, options: HeatmapOptions) -> Heatmap:
     labels = ("λ_rcon", "λ_cl")
     return _draw_heatmap(tables, options, "lambda-heatmap", "Loss weights of the embedder", LAMBDAS, labels)
 
 
-def _augmentation(tables: RunTables, options: HeatmapOptions) -> Heatmap:
+def _draw_augmentation_heatmap(tables: RunTables, options: HeatmapOptions) -> Heatmap:
     labels = ("p_mask [fraction]", "σ [normalised state]")
     return _draw_heatmap(tables, options, "augmentation", "Augmentation of the embedder", AUGMENTATION, labels)
 
 
-def _tau_study(tables: RunTables, options: SeedRateOptions) -> Chart:
-    """Draw the win rate for each temperature schedule, and the schedules in the panel below."""
+def _draw_tau_study(tables: RunTables, options: SeedRateOptions) -> Chart:
+    """Draw the win rate for each temperature schedule, and the schedules in the last panel."""
     all_curves = read_curves(tables, rate=options.rate)
     curves = select_results(all_curves, include_unfinished=options.include_unfinished)
-    aggregation, quantity = options.aggregation or Aggregation(), curves.measure
+    aggregation = options.aggregation or Aggregation()
+    quantity = curves.measure
     check_one_study("tau-study", curves, TAUS)
     groups = group_by_settings(curves, *TAUS)
     first_runs = {_name_schedule(taus): group.runs[0] for taus, group in groups.items()}
@@ -109,21 +114,24 @@ def _tau_study(tables: RunTables, options: SeedRateOptions) -> Chart:
         f"{definition[:1].upper()}{definition[1:]}, {_describe_aggregation(aggregation)}. The panel below shows the "
         "gate's temperature τ for each line."
     )
-    caption += f" {quantity.note}" if quantity.note else ""
+    if quantity.note:
+        caption += f" {quantity.note}"
     return _make_chart("tau-study", "Gate temperature", X_LABEL, panels, caption, curves, aggregation)
 
 
-def _mu_w_by_delta(tables: RunTables, options: SeedResultOptions) -> Chart:
-    """Draw μ̄_w and the final win rate of each embedder over the merge radius δ, on a logarithmic axis."""
+def _draw_mu_w_by_delta(tables: RunTables, options: SeedResultOptions) -> Chart:
+    """Draw μ̄_w and the final win rate of each embedder over log₁₀ of the merge radius δ."""
     curves = read_finals(tables, options, options.rate)
     aggregation = options.aggregation or Aggregation()
-    rule, quantity = options.final, curves.measure
+    final_rule = options.final
+    quantity = curves.measure
     check_one_study("mu-w-by-delta", curves, (DELTA, EMBEDDER))
     if not curves.runs:
         raise ConfigError("mu-w-by-delta needs a finished run", hint="Wait until one finishes, or select other runs.")
     panels = []
     for task in curves.tasks:
-        task_curves, task_quantity = curves.on_task(task), quantity.at(task)
+        task_curves = curves.on_task(task)
+        task_quantity = quantity.at(task)
         mu_w_lines = _draw_over_delta(
             task_curves,
             partial(compute_mu_w_at, fraction=1.0),
@@ -132,21 +140,20 @@ def _mu_w_by_delta(tables: RunTables, options: SeedResultOptions) -> Chart:
         )
         final_lines = _draw_over_delta(
             task_curves,
-            partial(compute_final_rates, rule=rule),
-            partial(make_final_scale, rule=rule, quantity=task_quantity),
+            partial(compute_final_rates, rule=final_rule),
+            partial(make_final_scale, rule=final_rule, quantity=task_quantity),
             aggregation,
         )
-        for title, lines in (
-            (average_over_time(task_quantity).title, mu_w_lines),
-            (get_final_title(rule, task_quantity), final_lines),
-        ):
-            panels.append(Panel(f"{title}, {task}", "fraction", lines, from_zero=True))
-    gate = "off" if not curves.runs[0].settings.get("gate.enabled") else "on"
+        mu_w_title = average_over_time(task_quantity).title
+        final_title = get_final_title(final_rule, task_quantity)
+        panels.append(Panel(f"{mu_w_title}, {task}", "fraction", mu_w_lines, from_zero=True))
+        panels.append(Panel(f"{final_title}, {task}", "fraction", final_lines, from_zero=True))
+    gate = "on" if curves.runs[0].settings.get("gate.enabled") else "off"
     explanation = (
         f"μ̄_w is the time average of the {quantity.title} over the whole run (area under its curve, trapezoid rule); "
         f"each seed first, then {_describe_aggregation(aggregation)}. Gate {gate}. The axis shows the logarithm of δ."
     )
-    caption = caption_final(curves, rule, explanation)
+    caption = caption_final(curves, final_rule, explanation)
     return _make_chart("mu-w-by-delta", "Merge radius", "log₁₀ δ", panels, caption, curves, aggregation)
 
 
@@ -165,24 +172,29 @@ def _draw_heatmap(
         options: Options of the figure.
         name: Name of the figure.
         title: Title of the figure.
-        keys: Names of the two settings: first y, then x.
-        labels: Axis labels of the two settings: first y, then x.
+        keys: Names of the two settings: first that of the y axis, then that of the x axis.
+        labels: Labels of the two axes, in the same order.
     """
     curves = read_finals(tables, options, options.rate)
     check_one_study(name, curves, keys)
     settings = [flatten_tree(row.config) for row in tables.rows.values()]
-    ys, xs = (sorted({value for run in settings if isinstance(value := run.get(key), int | float)}) for key in keys)
-    if not (ys and xs):  # imported runs
+    y_key, x_key = keys
+    ys = _list_numbers(settings, y_key)
+    xs = _list_numbers(settings, x_key)
+    if not (ys and xs):  # imported runs do not have these settings
         raise ConfigError(f"{name} needs runs with the settings {' and '.join(keys)}")
-    aggregation, rule = options.aggregation or Aggregation(), options.final
+    aggregation = options.aggregation or Aggregation()
+    final_rule = options.final
     grids = []
     for task in dict.fromkeys(map(name_task, settings)):
-        values, counts = np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.int64)
+        values = np.full((len(ys), len(xs)), np.nan)
+        counts = np.zeros((len(ys), len(xs)), np.int64)
         for (y, x), group in group_by_settings(curves.on_task(task), *keys).items():
-            finals = select_finite(compute_final_rates(group, rule))
-            if len(finals) and y in ys and x in xs:
-                values[ys.index(y), xs.index(x)] = compute_center(finals, aggregation.center)
-                counts[ys.index(y), xs.index(x)] = len(finals)
+            final_rates = select_finite(compute_final_rates(group, final_rule))
+            if len(final_rates) and y in ys and x in xs:
+                cell = (ys.index(y), xs.index(x))
+                values[cell] = compute_center(final_rates, aggregation.center)
+                counts[cell] = len(final_rates)
         grids.append(Grid(task, values, counts))
     explanation = (
         f"{CENTER_NAMES[aggregation.center].capitalize()} over the seeds of each combination. ★ marks the best value "
@@ -192,14 +204,20 @@ def _draw_heatmap(
     notes = (explain_small_samples(aggregation, curves.seed_counts), describe_identical_runs(curves))
     explanation = " ".join(filter(None, (explanation, *notes))) + describe_excluded(curves.excluded)
     quantity = curves.measure
-    caption = caption_final(curves, rule, explanation)
-    x_texts, y_texts = (tuple(map(format_value, values)) for values in (xs, ys))
-    statistic = f"{name_final(rule, quantity=quantity)}, {CENTER_NAMES[aggregation.center]} over seeds"
-    value_label = f"{get_final_title(rule, quantity)} [fraction]"
+    caption = caption_final(curves, final_rule, explanation)
+    x_texts = tuple(map(format_value, xs))
+    y_texts = tuple(map(format_value, ys))
+    statistic = f"{name_final(final_rule, quantity=quantity)}, {CENTER_NAMES[aggregation.center]} over seeds"
+    value_label = f"{get_final_title(final_rule, quantity)} [fraction]"
     y_label, x_label = labels
     return Heatmap(
         name, title, x_label, y_label, x_texts, y_texts, tuple(grids), value_label, caption, statistic=statistic
     )
+
+
+def _list_numbers(settings: Sequence[Mapping[str, Value]], key: str) -> list[int | float]:
+    """List the different numbers that a setting has in these runs, ascending."""
+    return sorted({value for run in settings if isinstance(value := run.get(key), int | float)})
 
 
 def _draw_over_delta(
@@ -246,22 +264,26 @@ def _draw_over_delta(
 def _style_embedders(curves: Curves) -> dict[str, Style]:
     """Return the style of each embedder: TCSE as the unchanged algorithm, the others as its variants."""
     algo = str(curves.runs[0].settings.get("algo")) if curves.runs else ""
-    return make_styles(
-        {name: (algo, "" if key == "tcse" else f"{EMBEDDER} = {key}") for key, name in EMBEDDER_NAMES.items()}
-    )
+    changes = {name: "" if key == "tcse" else f"{EMBEDDER} = {key}" for key, name in EMBEDDER_NAMES.items()}
+    return make_styles({name: (algo, change) for name, change in changes.items()})
 
 
 def _name_schedule(taus: tuple[Value, ...]) -> str:
+    """Name a schedule of τ. `taus` are the values at the start and at the end, see `TAUS`."""
     start, end = map(format_value, taus)
     return f"τ = {start}" if start == end else f"τ from {start} to {end}"
 
 
 def _draw_schedule(taus: tuple[Value, ...], run: ComparedRun, style: Style) -> Line:
+    """Draw τ over the env steps of a run: linear decay, then constant."""
+    tau_start, tau_end = (float(tau or 0) for tau in taus)
     decay_steps = run.settings.get("gate.tau_decay_steps")
     last_step = run.training_length
-    end = min(float(decay_steps), last_step) if isinstance(decay_steps, int | float) else last_step / 2
-    x = np.array([0.0, end, last_step])
-    y = np.array([float(taus[0] or 0), float(taus[1] or 0), float(taus[1] or 0)])
+    decay_end = last_step / 2  # without the setting, τ decays over the first half of the training
+    if isinstance(decay_steps, int | float):
+        decay_end = min(float(decay_steps), last_step)
+    x = np.array([0.0, decay_end, last_step])
+    y = np.array([tau_start, tau_end, tau_end])
     return Line(_name_schedule(taus), style.color, x, y, dash=style.dash, marker=style.marker)
 
 
@@ -291,7 +313,7 @@ def _make_chart(
     return Chart(name, title, x_label, tuple(panels), caption, description, subtitle=subtitle)
 
 
-def _embedders(tables: RunTables, options: EmbedderOptions) -> Table:
+def _tabulate_embedders(tables: RunTables, options: EmbedderOptions) -> Table:
     """Make the table of μ̄_w over seeds of runs without gate.
 
     There is one row for each task and merge radius, and one column for each training fraction and embedder.
@@ -304,7 +326,8 @@ def _embedders(tables: RunTables, options: EmbedderOptions) -> Table:
         fraction: [Column(name, group=format_percent(fraction)) for name in EMBEDDER_NAMES.values()]
         for fraction in TRAINING_FRACTIONS
     }
-    table, best = [], []
+    rows: list[list[Cell | str]] = []
+    best: list[tuple[int, str]] = []  # row and column of the best cells
     for task in curves.tasks:
         quantity = curves.measure.at(task)
         for (delta,), group in group_by_settings(curves.on_task(task), DELTA).items():
@@ -321,41 +344,45 @@ def _embedders(tables: RunTables, options: EmbedderOptions) -> Table:
                     )
                     for embedder in EMBEDDER_NAMES
                 ]
-                best += [(len(table), columns[i].title) for i in find_best(cells)]
+                best += [(len(rows), columns[i].title) for i in find_best(cells)]
                 row += [cell or "" for cell in cells]
-            table.append(row)
-    title, note = average_over_time(finals.measure).title, finals.measure.note
+            rows.append(row)
+    title = average_over_time(finals.measure).title
     statistic = aggregation.describe(is_fraction=True)
-    caption = f"{title} after a third, two thirds and all of the training, {statistic}, gate off."
-    few_seeds = explain_small_samples(aggregation, finals.seed_counts)
-    caption = " ".join(filter(None, (caption, few_seeds, note, finals.budget_note)))
+    definition = f"{title} after a third, two thirds and all of the training, {statistic}, gate off."
+    small_samples_note = explain_small_samples(aggregation, finals.seed_counts)
+    notes = (definition, small_samples_note, finals.measure.note, finals.budget_note)
+    caption = " ".join(filter(None, notes))
     columns = ["task", "δ", *(column for group in columns_by_fraction.values() for column in group)]
-    return _make_table(table, columns, caption, best, finals)
+    return _make_table(rows, columns, caption, best, finals)
 
 
-def _augmentation_table(tables: RunTables, options: SeedResultOptions) -> Table:
+def _tabulate_augmentation(tables: RunTables, options: SeedResultOptions) -> Table:
     """Make the table of final win rates: one row for each combination of masking and noise, one column per task."""
     aggregation = options.aggregation or Aggregation()
     finals = read_finals(tables, options, options.rate)
     curves = find_studies(finals, AUGMENTATION, lambda run: run.settings.get(EMBEDDER) == "tcse")
-    tasks, rule = curves.tasks, options.final
-    table, cells_by_task = [], {task: [] for task in tasks}
+    tasks = curves.tasks
+    final_rule = options.final
+    rows: list[list[Cell | str]] = []
+    cells_by_task: dict[str, list[Cell | None]] = {task: [] for task in tasks}
     for (p_mask, sigma), group in group_by_settings(curves, *AUGMENTATION).items():
         row: list[Cell | str] = [format_value(p_mask), format_value(sigma)]
         for task in tasks:
-            task_curves, quantity = group.on_task(task), curves.measure.at(task)
-            scale = make_final_scale(task_curves, rule, quantity=quantity)
-            compute_finals = partial(compute_final_rates, rule=rule)
-            name = name_final(rule, quantity=quantity)
+            task_curves = group.on_task(task)
+            quantity = curves.measure.at(task)
+            scale = make_final_scale(task_curves, final_rule, quantity=quantity)
+            compute_finals = partial(compute_final_rates, rule=final_rule)
+            name = name_final(final_rule, quantity=quantity)
             cell = _format_number(task_curves, compute_finals, aggregation, scale, name=name)
             cells_by_task[task].append(cell)
             row.append(cell or "")
-        table.append(row)
+        rows.append(row)
     best = [(i, task) for task in tasks for i in find_best(cells_by_task[task])]
     explanation = f"A cell is the {aggregation.describe(is_fraction=True)}; combinations without a run are not listed."
-    few_seeds = explain_small_samples(aggregation, finals.seed_counts)
-    caption = caption_final(curves, rule, explanation, few_seeds)
-    return _make_table(table, ["p_mask", "σ", *tasks], caption, best, finals)
+    small_samples_note = explain_small_samples(aggregation, finals.seed_counts)
+    caption = caption_final(curves, final_rule, explanation, small_samples_note)
+    return _make_table(rows, ["p_mask", "σ", *tasks], caption, best, finals)
 
 
 def _format_number(
@@ -378,38 +405,42 @@ def _make_table(
     best: Sequence[tuple[int, str]],
     curves: Curves,
 ) -> Table:
-    """Make a table of a study. If runs have different lengths, no cell is marked as the best."""
+    """Make a table of a study. `best` are the row and the column of the cells that are marked as the best.
+
+    If runs have different lengths, no cell is marked.
+    """
     if curves.unfinished:
         caption += f" {DAGGER} includes a run that has not finished. Such a number is never bold."
     caption = " ".join(filter(None, (caption, describe_identical_runs(curves))))
-    best = [] if curves.mixed_length_tasks else best
+    if curves.mixed_length_tasks:
+        best = []
     return make_table(columns, rows, caption=caption, excluded=curves.excluded, best=best)
 
 
 FIGURES = (
     FigureKind(
-        "lambda-heatmap", _lambda_heatmap, read_run_tables, HeatmapOptions,
+        "lambda-heatmap", _draw_lambda_heatmap, read_run_tables, HeatmapOptions,
         question="Which weights of the two losses are best?",
     ),
     FigureKind(
-        "tau-study", _tau_study, read_run_tables, SeedRateOptions, question="Which gate temperature is best?"
+        "tau-study", _draw_tau_study, read_run_tables, SeedRateOptions, question="Which gate temperature is best?"
     ),
     FigureKind(
-        "mu-w-by-delta", _mu_w_by_delta, read_run_tables, SeedResultOptions,
+        "mu-w-by-delta", _draw_mu_w_by_delta, read_run_tables, SeedResultOptions,
         question="How good are the embedders at each merge radius?",
     ),
     FigureKind(
-        "augmentation", _augmentation, read_run_tables, HeatmapOptions,
+        "augmentation", _draw_augmentation_heatmap, read_run_tables, HeatmapOptions,
         question="Which masking and noise are best?",
     ),
 )  # fmt: skip
 TABLES = (
     TableKind(
-        "mu-w-embedders", _embedders, read_run_tables, EmbedderOptions,
+        "mu-w-embedders", _tabulate_embedders, read_run_tables, EmbedderOptions,
         required_runs="finished runs with the gate off that differ only in embed.type or memory.delta",
     ),
     TableKind(
-        "augmentation", _augmentation_table, read_run_tables, SeedResultOptions,
+        "augmentation", _tabulate_augmentation, read_run_tables, SeedResultOptions,
         required_runs="finished runs with embed.type = tcse that differ only in embed.p_mask or embed.sigma",
     ),
 )  # fmt: skip

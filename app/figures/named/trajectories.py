@@ -1,4 +1,8 @@
-"""Δ_mem, β, H and reward along one episode; or along two episodes with the health of the teams."""
+"""Δ_mem, β, H and reward along one episode; or along two episodes with the health of the teams.
+
+H is the return that the episodic memory recalls for a state, Δ_mem the consistency error of two successive H, and the
+gate β the weight of the episodic incentive.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,9 +25,10 @@ from storage.runs.rows import RunRow, find_run
 
 X_LABEL = "t, step of the episode"
 Series = NDArray[np.floating] | None
-NAMES = ("A", "B")
+"""One value for each transition, shape [T]; None: the quantity is not stored."""
+EPISODE_NAMES = ("A", "B")
 """Names of the two episodes in a comparison."""
-DASH = (6, 4)
+DASH_OF_B = (6, 4)
 """Dash of the lines of episode B. Both episodes have the color of the quantity."""
 _NOTHING_STORED = "Δ_mem, β and H are not stored for this episode."
 _FRACTION_RANGE = (-0.03, 1.03)
@@ -127,9 +132,9 @@ def join_values(charts: Sequence[Chart], scenes: Sequence[Scene | None]) -> Char
         return charts[0]
     titles = list(dict.fromkeys(panel.title for chart in charts for panel in chart.panels))
     panels = tuple(_join_panels(charts, title) for title in titles)
-    title = "; ".join(f"{name}: {chart.title}" for name, chart in zip(NAMES, charts, strict=True))
+    title = "; ".join(f"{name}: {chart.title}" for name, chart in zip(EPISODE_NAMES, charts, strict=True))
     note = next((chart.caption for chart in charts if chart.caption), "")
-    caption = f"{NAMES[0]} is solid, {NAMES[1]} dashed. {note}".rstrip()
+    caption = f"{EPISODE_NAMES[0]} is solid, {EPISODE_NAMES[1]} dashed. {note}".rstrip()
     description = f"{title}. Panels: {', '.join(titles)}."
     return Chart("trajectories", title, charts[0].x_label, panels, caption, description)
 
@@ -138,7 +143,7 @@ def _join_panels(charts: Sequence[Chart], title: str) -> Panel:
     """Draw the panels with the same title, at most one of each chart, in one panel."""
     panels: list[Panel] = []
     lines: list[Line] = []
-    for chart, name, dash in zip(charts, NAMES, (None, DASH), strict=True):
+    for chart, name, dash in zip(charts, EPISODE_NAMES, (None, DASH_OF_B), strict=True):
         for panel in chart.panels:
             if panel.title != title:
                 continue
@@ -153,30 +158,34 @@ def _add_health(chart: Chart, scene: Scene | None) -> Chart:
     """Add a panel with the mean health of each team, as a fraction of the full health."""
     if scene is None or not scene.health.size:
         return chart
-    t = np.arange(len(scene.health) - 1, dtype=np.float64)
-    lines = tuple(
-        Line(name, color, t, scene.health[:-1, scene.team == team].mean(axis=1, dtype=np.float64))
-        for team, (name, color) in enumerate((("agents", AGENTS), ("opponents", OPPONENTS)))
-        if (scene.team == team).any()
-    )
-    panel = Panel("health", "fraction", lines, range=_FRACTION_RANGE)
+    t = np.arange(len(scene.health) - 1, dtype=np.float64)  # without the state after the last action
+    lines = []
+    for team, (name, color) in enumerate((("agents", AGENTS), ("opponents", OPPONENTS))):
+        is_member = scene.team == team
+        if is_member.any():
+            mean_health = scene.health[:-1, is_member].mean(axis=1, dtype=np.float64)
+            lines.append(Line(name, color, t, mean_health))
+    panel = Panel("health", "fraction", tuple(lines), range=_FRACTION_RANGE)
     return replace(chart, panels=(*chart.panels, panel))
 
 
 def _read_episode(db: Database, run: RunRow, episode: int, env_step: int | None) -> tuple[Trajectory, str]:
-    """Read a training episode, or a greedy episode of the evaluation at `env_step`; and make its title."""
-    is_training = env_step is None
-    trajectory = get_trajectory(db, run.id, episode) if is_training else get_playback(db, run.id, env_step, episode)
-    return trajectory, name_episode(run.config, trajectory, training=is_training)
+    """Read a training episode, or a greedy episode of the evaluation at `env_step`. Also return its title."""
+    if env_step is None:
+        trajectory = get_trajectory(db, run.id, episode)
+    else:
+        trajectory = get_playback(db, run.id, env_step, episode)
+    return trajectory, name_episode(run.config, trajectory, training=env_step is None)
 
 
 def _read_trajectory(db: Database, rows: Sequence[RunRow], options: TrajectoryOptions) -> Episode:
-    run, episode = get_single_run("trajectory", rows), options.episode
-    if episode is None:
+    run = get_single_run("trajectory", rows)
+    if options.episode is None:
         raise ConfigError(
             "trajectory needs the option `episode`", hint="For an episode of an evaluation, it also needs `env_step`."
         )
-    return Episode(*_read_episode(db, run, episode, options.env_step))
+    trajectory, title = _read_episode(db, run, options.episode, options.env_step)
+    return Episode(trajectory, title)
 
 
 def _draw_trajectory(episode: Episode, options: TrajectoryOptions) -> Chart:
@@ -186,10 +195,11 @@ def _draw_trajectory(episode: Episode, options: TrajectoryOptions) -> Chart:
 def _read_pair(db: Database, rows: Sequence[RunRow], options: PairOptions) -> EpisodePair:
     if not options.pair:
         raise ConfigError("trajectories needs the option `pair` with two episodes")
-    charts, scenes = [], []
-    for side in options.pair:
-        run = find_run(db, side.run or rows[0].id)
-        trajectory, title = _read_episode(db, run, side.episode, side.env_step)
+    charts = []
+    scenes = []
+    for paired in options.pair:
+        run = find_run(db, paired.run or rows[0].id)
+        trajectory, title = _read_episode(db, run, paired.episode, paired.env_step)
         charts.append(draw_episode(trajectory, title=title))
         scenes.append(draw_scene(run.env, run.map, trajectory.state, trajectory.action))
     return EpisodePair(charts, scenes)

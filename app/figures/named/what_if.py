@@ -1,5 +1,8 @@
 """What if: Δ_mem and β as recorded, and recomputed with another τ, δ or lookup rule.
 
+The gate β is the weight of the episodic incentive. It is small where the consistency error Δ_mem is large compared with
+the temperature τ. δ is the radius within which memory nodes are merged.
+
 The table recomputes the gate without any change. For a run that was trained without gate, the recomputed numbers can be
 compared with the recorded numbers of a run with gate and the same seed.
 """
@@ -39,9 +42,10 @@ from storage.runs.rows import RunRow
 
 X_LABEL = "share of the transitions or links, least consistent first [%]"
 N_POINTS = 400
+"""Number of points of each curve."""
 RECORDED_DASH = (6, 4)
 _NEGLIGIBLE = 0.01
-"""Δ_mem below this fraction of its maximum, and β closer to 1 than this, are not worth showing."""
+"""Δ_mem below this fraction of its maximum, and β closer to 1 than this, are not drawn."""
 _MIN_X_RANGE = 0.01
 """Smallest length of the x axis, as a fraction of the transitions or links."""
 _TABLE_COLUMNS = tuple(
@@ -54,7 +58,7 @@ _TABLE_COLUMNS = tuple(
 class WhatIfOptions(MapOptions):
     """Options of the figure `what-if`: the map with the selected nodes, and the changes of the gate.
 
-    The last five are the fields of `WhatIfSettings`. If none of them is set, nothing would be changed.
+    The five options declared here are the fields of `WhatIfSettings`. At least one of them must be set.
     """
 
     tau_factor: Annotated[
@@ -108,7 +112,7 @@ class WhatIfOptions(MapOptions):
     ] = "nn"
 
 
-_CHANGES: Final = tuple(part.name for part in fields(WhatIfSettings))
+_GATE_OPTIONS: Final = tuple(field.name for field in fields(WhatIfSettings))
 """Names of the options that change the gate."""
 
 
@@ -123,7 +127,7 @@ class RecomputedGate(NamedTuple):
 
 
 def draw_what_if(result: WhatIfResult, *, run: str, env_step: int) -> Chart:
-    """Draw the recorded and the recomputed values for each set of transitions. The values of each curve are sorted."""
+    """Draw the recorded and the recomputed values for each set of transitions or links. Each curve is sorted."""
     x_max = max(_MIN_X_RANGE, *(_find_x_range(compared) for compared in result.sets))
     x = np.linspace(0.0, x_max, N_POINTS)
     panels = []
@@ -131,7 +135,8 @@ def draw_what_if(result: WhatIfResult, *, run: str, env_step: int) -> Chart:
         recorded, recomputed = compared.recorded, compared.recomputed
         beta = _draw_sorted(recorded.beta, recomputed.beta, BETA, x, descending=False)
         panels.append(Panel(f"β of {compared.name}", "fraction", beta, range=(-0.03, 1.03)))
-        if recomputed.delta_mem is not recorded.delta_mem:
+        has_new_errors = recomputed.delta_mem is not recorded.delta_mem  # a change of τ alone keeps the array
+        if has_new_errors:
             error = _draw_sorted(recorded.delta_mem, recomputed.delta_mem, DELTA_MEM, x, descending=True)
             panels.append(Panel(f"Δ_mem of {compared.name}", "return", error, from_zero=True))
     caption = (
@@ -158,18 +163,20 @@ def _is_unchanged(compared: ComparedSet) -> bool:
 
 
 def describe_change(result: WhatIfResult) -> str:
-    """Write which of τ and δ is changed, as a question, or that neither is changed."""
-    is_known = np.isfinite(result.tau)
+    """Write the changes of τ and δ as a question, or their values if neither is changed."""
+    is_tau_known = np.isfinite(result.tau)
+    tau, tau_after = f"{result.tau:.3g}", f"{result.tau_after:.3g}"
+    delta, delta_after = f"{result.delta:.3g}", f"{result.delta_after:.3g}"
     changes = []
-    if f"{result.tau:.3g}" != f"{result.tau_after:.3g}":
-        instead = f" instead of {result.tau:.3g}" if is_known else ""
-        changes.append(f"τ were {result.tau_after:.3g} at the snapshot{instead}")
-    if f"{result.delta:.3g}" != f"{result.delta_after:.3g}":
-        changes.append(f"δ were {result.delta_after:.3g} instead of {result.delta:.3g}")
+    if tau != tau_after:
+        recorded_tau = f" instead of {tau}" if is_tau_known else ""
+        changes.append(f"τ were {tau_after} at the snapshot{recorded_tau}")
+    if delta != delta_after:
+        changes.append(f"δ were {delta_after} instead of {delta}")
     if changes:
         return f"What if {' and '.join(changes)}?"
-    tau = f"τ = {result.tau:.3g}" if is_known else "τ is unknown"
-    return f"{tau} at the snapshot and δ = {result.delta:.3g}, as in the run."
+    tau_text = f"τ = {tau}" if is_tau_known else "τ is unknown"
+    return f"{tau_text} at the snapshot and δ = {delta}, as in the run."
 
 
 def _draw_sorted(recorded: Values, recomputed: Values, color: str, x: Values, *, descending: bool) -> tuple[Line, Line]:
@@ -193,7 +200,7 @@ def _select_quantiles(values: Values, x: Values, *, descending: bool) -> Values:
 
 
 def _find_x_range(compared: ComparedSet) -> float:
-    """Find the fraction of the transitions in which Δ_mem or 1 − β is not negligible."""
+    """Find the fraction of the transitions in which Δ_mem or 1 − β is not negligible: the largest of all curves."""
     fractions = [0.0]
     for values in (compared.recorded, compared.recomputed):
         error = values.delta_mem[np.isfinite(values.delta_mem)]
@@ -208,18 +215,19 @@ def _read_what_if(db: Database, rows: Sequence[RunRow], options: WhatIfOptions) 
     run = get_single_run("what-if", rows)
     snapshot = get_selected_snapshot(db, run, options)
     rules = read_gate_rules(run.config)
-    if not options.model_fields_set.intersection(_CHANGES):
+    if not options.model_fields_set.intersection(_GATE_OPTIONS):
         hint = "Set one of them, for example with --set tau_factor=0.5."
-        raise ConfigError(f"needs a change of the gate: {', '.join(_CHANGES)}", key="what-if", hint=hint)
-    question = WhatIfSettings(**options.model_dump(include=set(_CHANGES)))
+        raise ConfigError(f"needs a change of the gate: {', '.join(_GATE_OPTIONS)}", key="what-if", hint=hint)
+    settings = WhatIfSettings(**options.model_dump(include=set(_GATE_OPTIONS)))
     stream = read_stream(db, run.id, rules, until=snapshot.env_step)
-    factor = question.delta_factor
+    factor = settings.delta_factor
     merged = None if factor is None else merge_nodes(snapshot, rules, factor)
     selected_rows = None
-    if selection := read_selection(options):
+    selection = read_selection(options)
+    if selection:
         coordinates = compute_coordinates(db, snapshot, options).coordinates
         selected_rows = np.flatnonzero(selection.mask(snapshot, coordinates))
-    result = evaluate_what_if(snapshot, stream, rules, question, merged=merged, rows=selected_rows)
+    result = evaluate_what_if(snapshot, stream, rules, settings, merged=merged, rows=selected_rows)
     return RecomputedGate(result, run.name, snapshot.env_step)
 
 
@@ -227,9 +235,10 @@ def _draw_what_if(gate: RecomputedGate, options: WhatIfOptions) -> Chart:
     return draw_what_if(gate.result, run=gate.run, env_step=gate.env_step)
 
 
-def _table(runs: StoredRuns, options: Options) -> Table:
+def _tabulate_gates(runs: StoredRuns, options: Options) -> Table:
     """Make a table with one row for each EMTC run: the gate as recorded, and recomputed without any change."""
-    table, excluded = [], []
+    rows = []
+    excluded = []
     for run in runs.rows:
         if not run.algo.startswith("emtc-"):
             continue
@@ -237,23 +246,28 @@ def _table(runs: StoredRuns, options: Options) -> Table:
         if compared is None:
             excluded.append(f"{run.name}: no transitions are stored for its snapshots")
             continue
-        recorded, recomputed = compute_gate_means(compared.recorded), compute_gate_means(compared.recomputed)
-        removed = np.nan if run.gate_removed is None else run.gate_removed
-        closed = (100 * recorded.closed, 100 * recomputed.closed)
-        numbers = (recorded.beta, recomputed.beta, *closed, 100 * removed, 100 * recomputed.removed)
-        table.append((run.name, recomputed.n, *numbers))
+        recorded = compute_gate_means(compared.recorded)
+        recomputed = compute_gate_means(compared.recomputed)
+        recorded_removed = np.nan if run.gate_removed is None else run.gate_removed
+        row = (
+            *(run.name, recomputed.n),
+            *(recorded.beta, recomputed.beta),
+            *(100 * recorded.closed, 100 * recomputed.closed),
+            *(100 * recorded_removed, 100 * recomputed.removed),
+        )
+        rows.append(row)
     caption = (
         "Recomputed: without any change, for the newest transitions before each snapshot. Recorded: during the run. "
         "—: the run has no gate. Incentive removed, recomputed: computed from H alone, with Q(s′) = 0. Incentive "
         "removed, recorded: computed from the learner's Q during training, for the sampled transitions."
     )
-    return make_table(["run", "transitions", *_TABLE_COLUMNS], table, caption=caption, excluded=excluded)
+    return make_table(["run", "transitions", *_TABLE_COLUMNS], rows, caption=caption, excluded=excluded)
 
 
 def _recompute_run(db: Database, run: RunRow) -> ComparedSet | None:
     """Recompute Δ_mem and β of a run's transitions without any change; None if no transitions are stored.
 
-    Each transition is looked up in the next snapshot after it.
+    H of a transition is looked up in the first snapshot after it.
     """
     rules = read_gate_rules(run.config)
     previous_step = 0
@@ -285,4 +299,8 @@ FIGURES = (
         question="What would the gate have done with another τ, δ or lookup rule?",
     ),
 )  # fmt: skip
-TABLES = (TableKind("what-if", _table, required_runs="an EMTC run with a snapshot whose transitions are still stored"),)
+TABLES = (
+    TableKind(
+        "what-if", _tabulate_gates, required_runs="an EMTC run with a snapshot whose transitions are still stored"
+    ),
+)

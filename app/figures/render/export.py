@@ -35,7 +35,7 @@ MIME: dict[ExportFormat, str] = {
 def describe_figure(
     figure: AnyFigure, *, sources: Sequence[str] = (), options: ImageOptions = DEFAULT_IMAGE_OPTIONS
 ) -> str:
-    """Write the texts that are missing in the CSV data of a figure: title, statistic and band, caption, runs.
+    """Write the texts that the CSV file of a figure does not contain: title, statistic and band, caption, runs.
 
     Args:
         figure: The figure.

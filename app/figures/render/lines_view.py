@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from math import ceil
 from statistics import fmean
 from textwrap import wrap
 
@@ -23,16 +24,21 @@ from app.figures.theme import Marker, format_mathtext, replace_unprintable
 
 _POINT = 1 / 72
 """One typographic point in inches."""
-_LEGEND_SIZE, _LABEL_SIZE, _AXIS_SIZE = 8, 8, 9
-"""Font sizes [points]."""
+_LEGEND_SIZE = 8  # font size [points]
+_LABEL_SIZE = 8
+_AXIS_SIZE = 9
+_STACKED_PANEL_HEIGHT = 1.35
+"""Height of a panel in a stack [inch]."""
 _LEGEND_KEY_WIDTH = 5.5 * _LEGEND_SIZE * _POINT
 """Width of the sample of a line in a legend, with the spaces around it [inch]."""
 _AXES_MARGIN = 0.9
 """Width of the labels at the left of the axes [inch]."""
 _MAX_END_LABELS = 8
+"""Largest number of names at the ends of lines."""
 _MAX_LABEL_LENGTH = 34
+"""Largest length of such a name [characters]."""
 _MAX_LABEL_SHARE = 0.35
-"""Largest width of a name at the end of a line, as a fraction of the width of the figure."""
+"""Largest width of such a name, as a fraction of the width of the figure."""
 _N_SEEDS = re.compile(r" \((n = [^)]*)\)$")
 """The number of seeds at the end of the name of a line."""
 _MAX_VALUE = 1e150
@@ -52,7 +58,7 @@ _SHAPES: dict[Marker, str] = {
 
 
 def draw_chart(chart: Chart, width: float, *, has_title: bool = True, line_names: LineNames = "auto") -> Figure:
-    """Draw a chart. With one column, the panels are stacked above a common x axis. Otherwise they are side by side.
+    """Draw a chart. Panels in one column are stacked above a common x axis. Otherwise each panel has an x axis.
 
     Args:
         chart: The chart.
@@ -77,7 +83,7 @@ def draw_chart(chart: Chart, width: float, *, has_title: bool = True, line_names
 
 def _find_common_count(chart: Chart) -> str:
     """Return "n = 3" if the names of all lines contain this number of seeds, otherwise an empty text."""
-    matches = [_N_SEEDS.search(line.name) for _, line in chart.lines if not line.faint]
+    matches = [_N_SEEDS.search(line.name) for _, line in chart.panel_lines if not line.faint]
     counts = {match[1] if match else "" for match in matches}
     return counts.pop() if len(counts) == 1 else ""
 
@@ -89,7 +95,8 @@ def set_title(figure: Figure, title: str, subtitle: str = "") -> None:
     for text, size, weight in ((title, 9, "bold"), (subtitle, 8, "normal")):
         if text:
             wrapped = wrap_text(text, width - 0.1, size, weight=weight)
-            x, y = 0.05 / width, 1 - top_margin / height
+            x = 0.05 / width
+            y = 1 - top_margin / height
             figure.text(x, y, format_mathtext(wrapped), ha="left", va="top", fontsize=size, fontweight=weight)
             top_margin += 1.3 * size * _POINT * (wrapped.count("\n") + 1)
     engine = figure.get_layout_engine()
@@ -98,17 +105,19 @@ def set_title(figure: Figure, title: str, subtitle: str = "") -> None:
 
 
 def wrap_text(text: str, width: float, size: float, *, weight: str = "normal") -> str:
-    """Wrap a text so that each line fits into a width [inch]. "n = 3" is not divided; a word that is too long is.
+    """Wrap a text so that each line fits into a width. "n = 3" is not divided, but a word that is too long is divided.
 
     Args:
         text: The text, before its symbols become mathtext.
-        width: The width.
+        width: The width [inch].
         size: Font size [points].
         weight: Font weight.
     """
     unbroken = text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
-    for n in range(min(len(text), int(width / (0.3 * size * _POINT))), 0, -1):
-        lines = wrap(unbroken, n, break_on_hyphens=False)
+    # Try shorter and shorter lines. An average character is wider than 0.3 of the font size.
+    max_characters = min(len(text), int(width / (0.3 * size * _POINT)))
+    for n_characters in range(max_characters, 0, -1):
+        lines = wrap(unbroken, n_characters, break_on_hyphens=False)
         if all(_measure(line, size, weight) <= width for line in lines):
             return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
     return text
@@ -127,8 +136,8 @@ def _measure_text(text: str, font: FontProperties) -> float:
 def spread(positions: Sequence[float], gap: float) -> list[float] | None:
     """Move positions in [0, 1] as little as possible, so that their distance is at least `gap`.
 
-    The order stays the same. Subtracting rank × gap turns this into an isotonic regression: neighbors in the wrong
-    order are pooled at their mean.
+    The order stays the same. After rank × gap is subtracted, the new positions must be ascending. This is an isotonic
+    regression: neighbors in descending order are pooled at their mean.
 
     Returns:
         The new positions, or None if there is not enough space.
@@ -142,8 +151,9 @@ def spread(positions: Sequence[float], gap: float) -> list[float] | None:
         pools.append([positions[i] - rank * gap])
         while len(pools) > 1 and fmean(pools[-2]) > fmean(pools[-1]):
             pools[-2:] = [pools[-2] + pools[-1]]
-    levels = [min(max(fmean(pool), 0.0), space) for pool in pools for _ in pool]
-    return [levels[rank] + rank * gap for rank in map(order.index, range(len(positions)))]
+    levels = [min(max(fmean(pool), 0.0), space) for pool in pools for _ in pool]  # one for each rank
+    ranks = [order.index(i) for i in range(len(positions))]
+    return [levels[rank] + rank * gap for rank in ranks]
 
 
 def _remove_huge_values(line: Line) -> Line:
@@ -165,29 +175,35 @@ def _draw_stack(chart: Chart, width: float, *, has_title: bool, has_labels: bool
     panel_heights = []
     for panel in chart.panels:
         names = [line.name for line in panel.lines if not line.faint]
-        panel_heights.append(1.35 + _compute_legend_height(names, width - _AXES_MARGIN))
+        panel_heights.append(_STACKED_PANEL_HEIGHT + _compute_legend_height(names, width - _AXES_MARGIN))
     figure = Figure(figsize=(width, (0.9 if has_title else 0.5) + sum(panel_heights)), layout="constrained")
     axes = figure.subplots(len(chart.panels), 1, sharex=True, squeeze=False)[:, 0]
     for ax, panel in zip(axes, chart.panels, strict=True):
         ax.set_xscale("log" if chart.x_log else "linear")
-        handles = _draw_panel(ax, panel, 1.35)
-        if len(handles) > 1 and not (has_labels and _draw_end_labels(ax, panel, 1.35, width, has_title=has_title)):
+        handles = _draw_panel(ax, panel, _STACKED_PANEL_HEIGHT)
+        needs_legend = len(handles) > 1
+        if needs_legend and has_labels:
+            needs_legend = not _draw_end_labels(ax, panel, _STACKED_PANEL_HEIGHT, width, has_title=has_title)
+        if needs_legend:
             options = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "frameon": False}
             texts, columns = _lay_out_legend([key.name for key in handles], width - _AXES_MARGIN)
             ax.legend(list(handles.values()), texts, ncols=columns, **options)
-        _draw_events(ax, chart, with_labels=ax is axes[0])
+        _draw_marks(ax, chart, with_labels=ax is axes[0])
     axes[-1].set_xlabel(format_mathtext(wrap_text(chart.x_label, width - _AXES_MARGIN, _AXIS_SIZE)))
-    _format_step_axis(axes[-1], chart, 5 if width < 4 else 8)
+    _format_step_axis(axes[-1], chart, n_ticks=5 if width < 4 else 8)
     return figure
 
 
 def _draw_grid(chart: Chart, width: float, columns: int, *, has_title: bool, has_labels: bool) -> Figure:
     """Draw panels side by side, each with an x axis, above a common legend. A single panel may have labels instead."""
-    rows = -(-len(chart.panels) // columns)
-    names = [key.name for key in dict.fromkeys(line.legend_key for _, line in chart.lines if not line.faint)]
+    rows = ceil(len(chart.panels) / columns)
+    names = [key.name for key in dict.fromkeys(line.legend_key for _, line in chart.panel_lines if not line.faint)]
     legend_height = _compute_legend_height(names, width) + 0.1 if len(names) > 1 else 0.0
     panel_height = min(2.6, 0.62 * width) if columns == 1 else 2.0
     title_height = 0.7 if has_title else 0.3
+    n_ticks = 5 if width < 4 else 8
+    if columns > 1:
+        n_ticks = 4
     figure = Figure(figsize=(width, title_height + panel_height * rows + legend_height), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     handles: dict[LegendKey, Artist] = {}
@@ -198,27 +214,27 @@ def _draw_grid(chart: Chart, width: float, columns: int, *, has_title: bool, has
             ax.set_title(format_mathtext(title), loc="left", fontsize=_LABEL_SIZE, fontweight="bold")
             panel = replace(panel, title=panel.axis or panel.title)
         handles |= _draw_panel(ax, panel, panel_height)
-        _draw_events(ax, chart, with_labels=True)
+        _draw_marks(ax, chart, with_labels=True)
         ax.set_xlabel(format_mathtext(wrap_text(chart.x_label, width / columns - _AXES_MARGIN, _AXIS_SIZE)))
-        _format_step_axis(ax, chart, 4 if columns > 1 else 5 if width < 4 else 8)
+        _format_step_axis(ax, chart, n_ticks=n_ticks)
     for ax in axes[len(chart.panels) :]:
         ax.set_axis_off()
-    has_labels = (
-        has_labels
-        and len(chart.panels) == 1
-        and _draw_end_labels(axes[0], chart.panels[0], panel_height, width, has_title=has_title)
-    )
-    if len(names) > 1 and not has_labels:
+    needs_legend = len(names) > 1
+    if has_labels and len(chart.panels) == 1:
+        is_labeled = _draw_end_labels(axes[0], chart.panels[0], panel_height, width, has_title=has_title)
+        needs_legend = needs_legend and not is_labeled
+    if needs_legend:
         texts, legend_columns = _lay_out_legend(names, width)
         figure.legend(list(handles.values()), texts, loc="outside lower center", ncols=legend_columns, frameon=False)
     return figure
 
 
-def _draw_events(ax: Axes, chart: Chart, *, with_labels: bool) -> None:
+def _draw_marks(ax: Axes, chart: Chart, *, with_labels: bool) -> None:
     """Draw a vertical line at each of the chart's marks, for example at the steps at which a run was resumed."""
     for mark in chart.marks:
         ax.axvline(mark.x, linestyle=":", linewidth=0.8, color="0.5")
         if with_labels:
+            # 3 points to the right of the line and below the upper edge
             position = ((mark.x, 1), (3, -3), ("data", "axes fraction"), "offset points")
             ax.annotate(format_mathtext(mark.label), *position, va="top", size=_LABEL_SIZE)
 
@@ -236,12 +252,13 @@ def _compute_legend_height(names: Sequence[str], width: float) -> float:
     if len(names) < 2:
         return 0.0
     texts, columns = _lay_out_legend(names, width)
-    n_rows = -(-len(texts) // columns)
+    n_rows = ceil(len(texts) / columns)
     columns_of_texts = [texts[i : i + n_rows] for i in range(0, len(texts), n_rows)]
-    return 0.18 * max(sum(text.count("\n") + 1 for text in column) for column in columns_of_texts)
+    n_text_lines = max(sum(text.count("\n") + 1 for text in column) for column in columns_of_texts)
+    return 0.18 * n_text_lines  # 0.18 inches per line of text
 
 
-def _format_step_axis(ax: Axes, chart: Chart, n_ticks: int) -> None:
+def _format_step_axis(ax: Axes, chart: Chart, *, n_ticks: int) -> None:
     """Set round ticks on x. Write numbers such as 50k and 2M if x is a number of env steps or episodes."""
     set_round_ticks(ax.xaxis, n_ticks)
     if chart.x_label.endswith(("env steps", "episodes")):
@@ -270,12 +287,16 @@ def _draw_panel(ax: Axes, panel: Panel, height: float) -> dict[LegendKey, Artist
 
 
 def _draw_line(ax: Axes, line: Line, *, band_opacity: float, index: int) -> Artist:
+    """Draw a line with its band. `index` is its position in the panel."""
     style = (0, (line.dash[0] / 2, line.dash[1] / 2)) if line.dash else "-"
     has_few_points = len(line.x) < 40 and not line.faint
     shape = _SHAPES.get(line.marker, "o" if line.markers or has_few_points else "")
-    interval = 1 if line.markers or (has_few_points and not line.marker) else max(2, len(line.x) // 8)
-    first = 0 if interval == 1 else index % interval  # different for each line, so that markers do not overlap
-    width = (0.6 if line.faint else 1.4) if line.width else 0.0  # only the page draws other widths
+    marks_every_point = line.markers or (has_few_points and not line.marker)
+    interval = 1 if marks_every_point else max(2, len(line.x) // 8)
+    first = 0 if marks_every_point else index % interval  # different for each line, so that markers do not overlap
+    width = 0.0
+    if line.width:
+        width = 0.6 if line.faint else 1.4  # only pages draw other widths
     marker_size = 3.5 if has_few_points or len(line.x) < 3 else 2.5
     if line.marker and line.marker != "circle":
         marker_size = 4.5
@@ -288,7 +309,7 @@ def _draw_line(ax: Axes, line: Line, *, band_opacity: float, index: int) -> Arti
         alpha=0.4 if line.faint else 1.0,
         marker=shape,
         markevery=(first, interval),
-        zorder=2.1 if line.dash else 2,  # a line below a dashed line stays visible
+        zorder=2.1 if line.dash else 2,  # a solid line is visible in the gaps of a dashed line in front of it
         markeredgecolor=ax.get_facecolor(),
         markeredgewidth=0.4 if line.marker else 0.0,
         markersize=marker_size,
@@ -299,7 +320,7 @@ def _draw_line(ax: Axes, line: Line, *, band_opacity: float, index: int) -> Arti
 
 
 def _draw_end_labels(ax: Axes, panel: Panel, height: float, width: float, *, has_title: bool) -> bool:
-    """Write the name of each line in the right margin, if all names fit. Dots connect a short line with its name.
+    """Write the name of each line in the right margin, if all names fit. Dots connect a line that ends early.
 
     The number of seeds is part of the names if it differs between the lines, or if the figure has no subtitle.
 
@@ -316,25 +337,27 @@ def _draw_end_labels(ax: Axes, panel: Panel, height: float, width: float, *, has
     main_lines = [line for line in panel.lines if not line.faint]
     counts = [_N_SEEDS.search(line.name) for line in main_lines]
     has_counts = not has_title or len({count and count[0] for count in counts}) > 1
-    ends = []
+    ends = []  # line, name, x and y of its last point
     for line, count in zip(main_lines, counts, strict=True):
         finite = np.flatnonzero(np.isfinite(line.y))
         text = f"{line.label}{count[0] if count and has_counts else ''}"
         if line.label and len(finite):
             ends.append((line, text, float(line.x[finite[-1]]), float(line.y[finite[-1]])))
     longest = max((len(text) for _, text, _, _ in ends), default=0)
-    max_length = min(_MAX_LABEL_LENGTH, _MAX_LABEL_SHARE * width / (0.56 * _LABEL_SIZE * _POINT))
-    if not 1 < len(main_lines) == len(ends) <= _MAX_END_LABELS or longest > max_length:
+    character_width = 0.56 * _LABEL_SIZE * _POINT
+    max_length = min(_MAX_LABEL_LENGTH, _MAX_LABEL_SHARE * width / character_width)
+    all_have_names = len(ends) == len(main_lines)
+    if not all_have_names or not 2 <= len(ends) <= _MAX_END_LABELS or longest > max_length:
         return False
     left, right = ax.get_xlim()
-    gap = 1.25 * _LABEL_SIZE * _POINT / (0.8 * height)
+    gap = 1.25 * _LABEL_SIZE * _POINT / (0.8 * height)  # fraction of the axes, whose height is about 0.8 of the panel
     to_axes_fraction = ax.transScale + ax.transLimits
     fractions = [to_axes_fraction.transform((x, y)) for _, _, x, y in ends]
     label_positions = spread([float(y) for _, y in fractions], gap)
     if label_positions is None:
         return False
     for (line, text, x, y), (x_fraction, _), label_y in zip(ends, fractions, label_positions, strict=True):
-        if x_fraction < 0.94:
+        if x_fraction < 0.94:  # the line ends before the right margin
             ax.plot((x, right), (y, y), ":", color=line.color, linewidth=0.6, alpha=0.6, clip_on=False)
             x = right
         ax.annotate(

@@ -1,9 +1,11 @@
 """Draw Clouds, Maps and Heatmaps with Matplotlib (`draw_…`, for files) and Plotly (`plot_…`, for notebooks and HTML).
 
-A heat map shows the number in each cell and a star in the best cell. Cells without a value are empty.
+A heat map shows the number in each cell and a star in the best cell. Cells without a value are empty. The modules that
+draw charts and single clouds also use these functions for points and paths.
 """
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,10 @@ from app.figures.kinds.maps import Cloud, Grid, Heatmap, Maps, Trace
 from app.figures.render.lines_view import set_round_ticks, set_title, spread, wrap_text
 from app.figures.theme import NEUTRAL, format_mathtext
 
-_CELL_INCHES, _LABEL_INCHES = 0.62, 0.5
-"""Size of a cell of a heat map, and width of the labels of its y axis."""
+_CELL_INCHES = 0.62
+"""Width and height of a cell of a heat map."""
+_LABEL_INCHES = 0.5
+"""Width of the labels of the y axis of a heat map."""
 OPACITY_UNDER_TRACES = 0.35
 """Opacity of the nodes if the paths of episodes are drawn over them."""
 _LABEL_GAP = 0.09
@@ -29,14 +33,14 @@ _LABEL_GAP = 0.09
 def draw_maps(maps: Maps, width: float, *, has_title: bool = True) -> Figure:
     """Draw the panels with one color bar, side by side if the figure is wider than 4 inches."""
     columns = len(maps.panels) if width > 4 else 1
-    rows = -(-len(maps.panels) // columns)
+    rows = len(maps.panels) // columns
     figure = Figure(figsize=(width, 0.5 + rows * 0.82 * width / columns), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     first = maps.panels[0]
     color_scale = make_color_scale(first, maps.low, maps.high)
     for index, (ax, panel) in enumerate(zip(axes, maps.panels, strict=True)):
         trace = maps.find_trace(index)
-        area = 3 if len(panel.x) < 20_000 else 1
+        area = 3 if len(panel.x) < 20_000 else 1  # square points
         draw_points(ax, panel, color_scale, area=area, alpha=1.0 if trace is None else OPACITY_UNDER_TRACES)
         ax.set(xlabel=format_mathtext(panel.x_label), ylabel=format_mathtext(panel.y_label))
         ax.set_title(format_mathtext(wrap_text(panel.title, 0.8 * width / columns, 8)), loc="left", fontsize=8)
@@ -79,17 +83,20 @@ def make_color_scale(cloud: Cloud, low: float, high: float) -> ScalarMappable:
 
 
 def draw_points(ax: Axes, cloud: Cloud, color_scale: ScalarMappable, *, area: float, alpha: float = 1.0) -> None:
-    """Draw the nodes of a cloud as points of `area` square points.
+    """Draw the nodes of a cloud as dots. `area` is the size of a dot [square typographic points].
 
-    If the quantity has a value without effect, nodes with this value are small and gray, below the others, and the
-    others are twice as large. A node without a value is not drawn.
+    If the quantity has a value without effect, nodes with this value are small and gray and behind the others, which
+    are twice as large. A node without a value is not drawn.
     """
-    colored, no_effect = cloud.has_color, cloud.quantity.no_effect
+    colored = cloud.has_color
+    no_effect = cloud.quantity.no_effect
+    colored_area = area
     if no_effect is not None:
         gray = cloud.value == no_effect
         ax.scatter(cloud.x[gray], cloud.y[gray], color=NEUTRAL, s=area / 2, linewidths=0, alpha=alpha, rasterized=True)
+        colored_area = 2 * area
     ax.scatter(
-        cloud.x[colored], cloud.y[colored], c=cloud.value[colored], s=area if no_effect is None else 2 * area,
+        cloud.x[colored], cloud.y[colored], c=cloud.value[colored], s=colored_area,
         cmap=color_scale.cmap, norm=color_scale.norm,  # type: ignore[arg-type]  # the stubs know only a base class
         linewidths=0, alpha=alpha, rasterized=True,
     )  # fmt: skip
@@ -100,7 +107,8 @@ def plot_maps(maps: Maps) -> go.Figure:
     titles = [panel.title.replace("<", "&lt;") for panel in maps.panels]
     figure = make_subplots(rows=1, cols=len(maps.panels), subplot_titles=titles)
     for index, panel in enumerate(maps.panels):
-        trace, column = maps.find_trace(index), index + 1
+        trace = maps.find_trace(index)
+        column = index + 1  # Plotly counts from 1
         opacity = 1.0 if trace is None else OPACITY_UNDER_TRACES
         for points in plot_points(panel, maps.low, maps.high, has_scale=index == 0, opacity=opacity):
             figure.add_trace(points, row=1, col=column)
@@ -127,9 +135,11 @@ def plot_trace(trace: Trace) -> go.Scatter:
 
 def draw_heatmap(heatmap: Heatmap, width: float, *, has_title: bool = True) -> Figure:
     """Draw the grids side by side, as many in a row as the width allows."""
-    columns = max(1, min(len(heatmap.grids), int(width // (_LABEL_INCHES + _CELL_INCHES * len(heatmap.x)))))
-    rows = max(1, -(-len(heatmap.grids) // columns))
-    height = (0.4 if has_title else 0.1) + rows * (0.8 + _CELL_INCHES * len(heatmap.y))
+    grid_width = _LABEL_INCHES + _CELL_INCHES * len(heatmap.x)
+    grid_height = 0.8 + _CELL_INCHES * len(heatmap.y)
+    columns = max(1, min(len(heatmap.grids), int(width // grid_width)))
+    rows = max(1, ceil(len(heatmap.grids) / columns))
+    height = (0.4 if has_title else 0.1) + rows * grid_height
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     low, high = heatmap.bounds
@@ -141,11 +151,12 @@ def draw_heatmap(heatmap: Heatmap, width: float, *, has_title: bool = True) -> F
         ax.set_yticks(range(len(heatmap.y)), heatmap.y)
         ax.set_xlabel(format_mathtext(heatmap.x_label))
         ax.set_title(format_mathtext(grid.title))
-        for y, x, value, _, best in grid.cells:
-            color, weight = heatmap.get_text_color(value), "bold" if best else "normal"
-            ax.text(x, y, f"{value:.3f}", fontweight=weight, ha="center", va="center", color=color)
+        for row, column, value, _, best in grid.cells:
+            color = heatmap.get_text_color(value)
+            weight = "bold" if best else "normal"
+            ax.text(column, row, f"{value:.3f}", fontweight=weight, ha="center", va="center", color=color)
             if best:  # a marker, because a font may not have the character ★
-                ax.plot(x, y + 0.3, "*", color=color, markersize=7)
+                ax.plot(column, row + 0.3, "*", color=color, markersize=7)
     for ax in axes[::columns]:
         ax.set_ylabel(format_mathtext(heatmap.y_label))
     for ax in axes[max(1, len(heatmap.grids)) :]:
@@ -167,7 +178,7 @@ def plot_heatmap(heatmap: Heatmap) -> go.Figure:
             y=[plain(text) for text in heatmap.y],
             z=grid.values,
             customdata=grid.counts,
-            colorscale=[[i / (len(heatmap.colors) - 1), c] for i, c in enumerate(heatmap.colors)],
+            colorscale=_make_plotly_scale(heatmap.colors),
             zmin=low,
             zmax=high,
             xgap=2,
@@ -186,6 +197,11 @@ def plot_heatmap(heatmap: Heatmap) -> go.Figure:
     return figure
 
 
+def _make_plotly_scale(colors: Sequence[str]) -> list[list[float | str]]:
+    """Return the colors at equal distances as pairs [position from 0 to 1, color]."""
+    return [[index / (len(colors) - 1), color] for index, color in enumerate(colors)]
+
+
 def plain(text: str) -> str:
     """Escape a text, so that Plotly does not read parts of it as markup."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -196,20 +212,22 @@ def draw_traces(ax: Axes, traces: Sequence[Trace]) -> None:
 
     The labels do not overlap, and a line connects each label with its point. A point has one label.
     """
-    ends: list[tuple[Trace, int, str]] = []
+    labeled_points: list[tuple[Trace, int, str]] = []  # path, index of the point, label
     for trace in traces:
         on_map = np.isfinite(trace.x)
         line: dict[str, Any] = {"color": trace.color, "linewidth": 1.2, "marker": "o", "markersize": 3}
         ax.plot(trace.x[on_map], trace.y[on_map], label=format_mathtext(trace.label), **line)
         labels = {int(i): f"t {trace.t[i]}, Δ_mem {trace.delta_mem[i]:.2g}" for i in trace.find_largest_errors()}
         if on_map.any():
-            for i, name in zip(np.flatnonzero(on_map)[[0, -1]], ("start", "end"), strict=True):
-                labels[int(i)] = f"{name}, {labels[int(i)]}" if int(i) in labels else name
-        ends += [(trace, i, text) for i, text in labels.items()]
+            first_and_last = np.flatnonzero(on_map)[[0, -1]].tolist()
+            for i, name in zip(first_and_last, ("start", "end"), strict=True):
+                labels[i] = f"{name}, {labels[i]}" if i in labels else name
+        labeled_points += [(trace, i, text) for i, text in labels.items()]
     low, high = ax.get_ylim()
-    point_heights = [(float(trace.y[i]) - low) / ((high - low) or 1) for trace, i, _ in ends]
-    label_heights = spread(point_heights, _LABEL_GAP) or spread(point_heights, 1 / len(ends)) or point_heights
-    for (trace, i, text), y in zip(ends, label_heights, strict=True):
+    point_heights = [(float(trace.y[i]) - low) / ((high - low) or 1) for trace, i, _ in labeled_points]
+    # If there is not enough space for the usual gap, the labels have equal distances.
+    label_heights = spread(point_heights, _LABEL_GAP) or spread(point_heights, 1 / len(labeled_points)) or point_heights
+    for (trace, i, text), y in zip(labeled_points, label_heights, strict=True):
         ax.annotate(
             format_mathtext(text), (trace.x[i], trace.y[i]), (1.03, y), "data",
             "axes fraction", fontsize=8, va="center", annotation_clip=False,
@@ -218,20 +236,23 @@ def draw_traces(ax: Axes, traces: Sequence[Trace]) -> None:
 
 
 def plot_points(cloud: Cloud, low: float, high: float, *, has_scale: bool, opacity: float) -> list[go.Scattergl]:
-    """Return the nodes as layers of points, as in `draw_points`. Plotly colors logarithms, so its ticks are texts."""
-    colored, no_effect = cloud.has_color, cloud.quantity.no_effect
+    """Return the nodes as layers of points, with the same colors as in `draw_points`."""
+    colored = cloud.has_color
+    no_effect = cloud.quantity.no_effect
     layers: list[go.Scattergl] = []
     value = cloud.value
     bar: dict[str, Any] = {"title": {"text": plain(cloud.scale_label)}}
     if cloud.quantity.is_log:
+        # Plotly has no logarithmic color scale: the logarithms are colored, and the ticks are texts.
         ticks = np.geomspace(low, high, 5)
         bar |= {"tickvals": np.log10(ticks), "ticktext": [f"{tick:.2g}" for tick in ticks]}
-        low, high = np.log10(low), np.log10(high)
+        low = np.log10(low)
+        high = np.log10(high)
     marker: dict[str, Any] = {
         "size": 4 if no_effect is None else 6,
         "color": np.log10(value[colored]) if cloud.quantity.is_log else value[colored],
         "opacity": opacity,
-        "colorscale": [[i / (len(cloud.colors) - 1), color] for i, color in enumerate(cloud.colors)],
+        "colorscale": _make_plotly_scale(cloud.colors),
         "cmin": low,
         "cmax": high,
         "showscale": has_scale,
@@ -251,14 +272,15 @@ def plot_points(cloud: Cloud, low: float, high: float, *, has_scale: bool, opaci
     return layers
 
 
-def _write_numbers(figure: go.Figure, heatmap: Heatmap, grid: Grid, column: int) -> None:
-    for y, x, value, _, best in grid.cells:
+def _write_numbers(figure: go.Figure, heatmap: Heatmap, grid: Grid, panel_column: int) -> None:
+    """Write the value into each measured cell of a grid."""
+    for row, column, value, _, best in grid.cells:
         figure.add_annotation(
-            x=x,
-            y=y,
+            x=column,
+            y=row,
             text=f"<b>★ {value:.3f}</b>" if best else f"{value:.3f}",
             showarrow=False,
             font={"color": heatmap.get_text_color(value)},
             row=1,
-            col=column,
+            col=panel_column,
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from html import escape
+from math import ceil
 from typing import Any
 
 import plotly.graph_objects as go
@@ -25,12 +26,13 @@ def to_plotly(figure: AnyFigure, *, mode: Mode = "light") -> go.Figure:
     title: dict[str, Any] = {"text": plain(figure.title), "x": 0.01}
     if isinstance(figure, Chart) and figure.subtitle:
         title["subtitle"] = {"text": plain(figure.subtitle)}
+    has_panel_titles = isinstance(figure, Chart) and figure.columns > 1
     drawing.update_layout(
         font={"color": text, "family": "sans-serif", "size": 13},
         paper_bgcolor=background,
         plot_bgcolor=background,
         hovermode="x unified" if isinstance(figure, Chart) else "closest",
-        margin={"l": 80, "r": 30, "t": 100 if isinstance(figure, Chart) and figure.columns > 1 else 70, "b": 60},
+        margin={"l": 80, "r": 30, "t": 100 if has_panel_titles else 70, "b": 60},  # px
         title=title,
     )
     drawing.update_xaxes(**axis)
@@ -39,18 +41,19 @@ def to_plotly(figure: AnyFigure, *, mode: Mode = "light") -> go.Figure:
 
 
 def to_html(figure: AnyFigure, *, mode: Mode = "light", sources: Sequence[str] = ()) -> bytes:
-    """Return an HTML page that needs no network. Its head contains the caption and `sources`, the runs."""
+    """Return an HTML page that needs no network. Its metadata are the caption and `sources`, the runs of the figure."""
     page = to_plotly(figure, mode=mode).to_html(include_plotlyjs=True, full_html=True)
     metadata = {"description": figure.caption, "keywords": "; ".join(sources)}
     meta_tags = "".join(f'<meta name="{name}" content="{escape(text)}">' for name, text in metadata.items())
-    page = page.replace("<body>", f'<body style="background: {get_theme_colors(mode)[1]}">', 1)
+    _, background, _ = get_theme_colors(mode)
+    page = page.replace("<body>", f'<body style="background: {background}">', 1)
     return page.replace("<head>", f"<head>{meta_tags}<title>{escape(figure.title)}</title>", 1).encode()
 
 
 def _make_axis_title(panel: Panel, *, has_panel_title: bool = False) -> str:
-    """Return the name of the axis if the panel has a title above it, else the title of the panel; with the unit."""
-    title = (panel.axis if has_panel_title else "") or panel.title
-    return f"{title} [{panel.unit}]" if panel.unit else title
+    """Return the label of the y axis with its unit, see `Panel.axis`."""
+    label = panel.axis if has_panel_title and panel.axis else panel.title
+    return f"{label} [{panel.unit}]" if panel.unit else label
 
 
 def _draw(figure: AnyFigure) -> go.Figure:
@@ -58,21 +61,26 @@ def _draw(figure: AnyFigure) -> go.Figure:
         return maps_views.plot_heatmap(figure)
     if isinstance(figure, Maps):
         return maps_views.plot_maps(figure)
-    return _draw_chart(figure) if isinstance(figure, Chart) else _draw_cloud(figure)
+    if isinstance(figure, Chart):
+        return _draw_chart(figure)
+    return _draw_cloud(figure)
 
 
 def _draw_chart(chart: Chart) -> go.Figure:
-    rows = max(1, -(-len(chart.panels) // chart.columns))  # a run without these metrics has no panel
-    titles = [f"<b>{plain(panel.title)}</b>" for panel in chart.panels] if chart.columns > 1 else None
-    gap_without_titles = min(0.06 if rows < 8 else 0.01, 1 / rows)  # fraction of the height
-    row_gap = gap_without_titles if titles is None else 0.24 / rows
+    rows = max(1, ceil(len(chart.panels) / chart.columns))  # a chart without data has no panel
+    titles: list[str] | None = None
+    row_gap = min(0.06 if rows < 8 else 0.01, 1 / rows)  # fraction of the height
+    if chart.columns > 1:
+        titles = [f"<b>{plain(panel.title)}</b>" for panel in chart.panels]
+        row_gap = 0.24 / rows
     drawing = make_subplots(
         rows=rows, cols=chart.columns, shared_xaxes=chart.columns == 1, vertical_spacing=row_gap, subplot_titles=titles
     )
     drawing.update_annotations(font_size=13)  # the titles of the panels
     legend_keys: set[LegendKey] = set()
     for index, panel in enumerate(chart.panels):
-        row, col = index // chart.columns + 1, index % chart.columns + 1
+        row = index // chart.columns + 1  # Plotly counts from 1
+        col = index % chart.columns + 1
         for line in panel.lines:
             in_legend = chart.columns == 1 or line.legend_key not in legend_keys
             _draw_line(drawing, row, col, line, in_legend=in_legend, band_opacity=panel.band_opacity)
@@ -87,11 +95,12 @@ def _draw_chart(chart: Chart) -> go.Figure:
         drawing.update_xaxes(type="log")
     for mark in chart.marks:
         for row in range(1, rows + 1):
-            place: dict[str, Any] = {"row": row, "col": "all"}
+            cells: dict[str, Any] = {"row": row, "col": "all"}
             label: dict[str, Any] = {"annotation_text": plain(mark.label)} if row == 1 else {}
-            drawing.add_vline(x=mark.x, line_dash="dot", **place, **label)
-    has_low_panels = chart.columns == 1 and rows > 1
-    drawing.update_layout(height=140 + (220 if has_low_panels else 300) * rows)
+            drawing.add_vline(x=mark.x, line_dash="dot", **cells, **label)
+    is_stacked = chart.columns == 1 and rows > 1
+    panel_height = 220 if is_stacked else 300  # px
+    drawing.update_layout(height=140 + panel_height * rows)
     return drawing
 
 
@@ -102,17 +111,21 @@ def _draw_line(drawing: go.Figure, row: int, col: int, line: Line, *, in_legend:
         red, green, blue = (int(line.color[i : i + 2], 16) for i in (1, 3, 5))
         fill = f"rgba({red},{green},{blue},{band_opacity:.3g})"
         drawing.add_trace(go.Scatter(y=line.high, fill="tonexty", fillcolor=fill, **edge), row=row, col=col)
-    has_markers = line.markers or line.marker or (len(line.x) < 40 and not line.faint)
+    has_few_points = len(line.x) < 40
+    has_markers = line.markers or line.marker or (has_few_points and not line.faint)
     marker: dict[str, Any] = {"symbol": line.marker or "circle", "size": 8 if line.marker else 6}
-    if line.marker and not line.markers and len(line.x) >= 40:
+    if line.marker and not line.markers and not has_few_points:
         marker["maxdisplayed"] = 12
-    dash = ",".join(f"{part}px" for part in line.dash) if line.dash else "solid"
+    mode = "lines+markers" if has_markers else "lines"
+    if not line.width:
+        mode = "markers"
+    dash = ",".join(f"{length}px" for length in line.dash) if line.dash else "solid"
     drawing.add_trace(
         go.Scatter(
             x=line.x,
             y=line.y,
             name=plain(line.name),
-            mode="markers" if not line.width else "lines+markers" if has_markers else "lines",
+            mode=mode,
             line={"color": line.color, "width": line.width, "dash": dash},
             marker=marker,
             opacity=0.4 if line.faint else 1.0,

@@ -26,7 +26,7 @@ from app.figures.named.live import (
 )
 from app.figures.reference_runs import MAX_REFERENCE_RUNS, add_reference_runs, name_reference_run
 from app.figures.registry import draw_chart, find_figure, list_live_metrics, list_metric_charts, list_sections
-from app.figures.run_charts import ACTIVITY_PANEL, BETA_PANEL, CLOSING_PANEL, FIRST_METRICS, POSITIVE_PANEL
+from app.figures.run_charts import ACTIVITY_PANEL, BETA_PANEL, CLOSING_PANEL, DEFAULT_METRICS, POSITIVE_PANEL
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, messages, run_data
 from app.ui.live import controls
@@ -264,7 +264,7 @@ def _show_selected_metrics(
 ) -> None:
     """Draw the choice of metrics, and the chart of the selected ones."""
     available = curves.list_metrics()
-    names = METRICS.draw(available, default=[name for name in FIRST_METRICS if name in available])
+    names = METRICS.draw(available, default=[name for name in DEFAULT_METRICS if name in available])
     curves.add_metrics(names)
     if names:
         run = run_rows.run
