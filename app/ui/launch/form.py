@@ -296,10 +296,10 @@ def _show_start(config: RunConfig | None, name: str, reason: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="launch_cost"):
         if config is not None:
             cost = estimate(data.database(), config)
-            note = f"{describe_speed(cost.basis)} {describe_files_folder(data.database())}"
+            note = f"{describe_speed(cost.speed_source)} {describe_files_folder(data.database())}"
             disk_help = "With all snapshots of the memory"
             metrics = [
-                ("Expected duration", f"≈ {format_duration(cost.seconds)}", cost.basis),
+                ("Expected duration", f"≈ {format_duration(cost.seconds)}", cost.speed_source),
                 ("Expected disk use", f"≈ {format_size(cost.disk_bytes)}", disk_help),
                 ("Expected memory", f"≤ {format_size(cost.memory_bytes)}", _MEMORY_HELP),
             ]
