@@ -1,4 +1,7 @@
-"""Record in the row of a run the code and the machine that train it. The column `runs.versions` gets these entries:
+"""Record the code and the machine that train a run, in the column `runs.versions`.
+
+The entries are:
+
 
     commit, dirty, diff   of the git checkout, if there is one; the diff is a file of the run
     source                digest of the modules of `emtc_core`, in a checkout and in an installed wheel

@@ -51,7 +51,7 @@ class MlflowSink:
         return {name: max(point.step for point in history) for name, history in histories.items()}
 
     def write(self, run: MirroredRun, rows: list[Row]) -> None:
-        """Log rows. Their time depends only on the run and the step, so MLflow recognizes a row that is written again."""
+        """Log rows. A row has the same time when it is written again, so that MLflow recognizes it."""
         start_ms = int(run.created_at.timestamp() * 1000)
         metrics = [
             self._metric_class(name, value, start_ms + row.env_step, row.env_step)

@@ -42,7 +42,7 @@ class MirroredRun:
     """A run as it is shown in another program."""
 
     key: str
-    """Id of the run, with a suffix "-r2", "-r3", … after a resume that replaced rows. The program then shows a new run."""
+    """Id of the run. After a resume that replaced rows, it has a suffix "-r2", "-r3", … and is a new run there."""
     name: str
     settings: Mapping[str, Value]
     created_at: datetime
