@@ -12,7 +12,7 @@ from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl, Where, choo
 from app.cli.output import print_json, print_message
 from app.jobs.imports.parsed_run import SourceOverrides
 from app.jobs.imports.read import FORMATS, list_remarks, read_foreign
-from app.jobs.mirror.mirror import TARGETS, make_mirror, mirror_continuously
+from app.jobs.mirror.mirror import PROGRAMS, make_mirror, mirror_continuously
 from emtc_core.errors import StorageError
 from storage.engine import open_database
 from storage.runs.imports import save_imports
@@ -21,7 +21,7 @@ _FOLLOW = "Repeat until all of RUN… have ended, or until Ctrl+C; --once: write
 
 
 def mirror(
-    to: Annotated[str, typer.Option("--to", help=f"Program: {', '.join(TARGETS)}")],
+    to: Annotated[str, typer.Option("--to", help=f"Program: {', '.join(PROGRAMS)}")],
     runs: Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run ids; default: every run")] = None,
     where: Where = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder; default: mirror/PROGRAM")] = None,

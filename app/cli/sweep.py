@@ -151,7 +151,7 @@ def _start(
         database = open_database(db)
         n_queued = control.create_sweep(database, plan, jobs=n_at_once, remote=True, seeds=seeds)
         if retry:
-            n_queued += control.retry(database, plan.id)
+            n_queued += control.requeue_ended(database, plan.id)
         if message := describe_files_folder(database):
             print_message(message)
         if detach:

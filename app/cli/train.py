@@ -22,7 +22,7 @@ from app.jobs.resume import (
     restart_run,
     resume_run,
 )
-from app.jobs.signals import StopSignals, stop_signals
+from app.jobs.signals import StopSignals, handle_stop_signals
 from app.jobs.train_process import mark_stopped, train_detached, train_with_signals
 from emtc_core.config.resolve import describe_fields, resolve
 from emtc_core.control import StopRequested
@@ -83,7 +83,7 @@ def train(
         if json:
             print_json({"run_id": run_id, "status": "starting"})
         return 0
-    with stop_signals() as signals:
+    with handle_stop_signals() as signals:
         token = make_token()
         run_id = create_run(
             database,
@@ -121,13 +121,13 @@ def resume(
     [(run_id, row)] = rows.items()
     if start_again:
         check_can_restart(row)
-        with stop_signals() as signals:
+        with handle_stop_signals() as signals:
             token = make_token()
             new_run_id = make_again(database, run_id, versions=library_versions(), token=token)
             print_message(f"Run {new_run_id} starts from step 0. Run {run_id} is not changed.")
             return _train_in_foreground(database, new_run_id, token, signals, resume=False, json=json)
     _print_resume_point(examine_checkpoints(database, row))
-    with stop_signals() as signals:
+    with handle_stop_signals() as signals:
         token = claim_to_resume(database, run_id)
         return _train_in_foreground(database, run_id, token, signals, resume=True, json=json)
 
@@ -170,7 +170,7 @@ def train_worker(
 ) -> int:
     """Train a run that another process has created. A detached trainer runs this command."""
     return train_detached(
-        db, run_id, announce=print_message, token=token, resume=resume, worker=worker, gpu_share=gpu_share
+        db, run_id, announce=print_message, token=token, resume=resume, worker_pid=worker, gpu_share=gpu_share
     )
 
 

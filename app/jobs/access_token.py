@@ -1,6 +1,7 @@
 """The access token of the app: a secret of this user, and the address that contains it.
 
-The token is in a private file, so an earlier address still works. EMTC_TOKEN sets another token, or `off`.
+The token is stored in a private file, so that an address from an earlier start of the app still works. EMTC_TOKEN sets
+another token; EMTC_TOKEN=off opens the app without a token.
 """
 
 import os
@@ -35,7 +36,9 @@ def get_token() -> str | None:
         raise ConfigError(f"{TOKEN_VARIABLE} must be off, or a secret of at least {_MIN_LENGTH} characters")
     path = user_state_path("emtc-lab", appauthor=False) / "app-token"
     try:
-        return setting or _read_token(path) or _create_token(path)
+        if setting:
+            return setting
+        return _read_token(path) or _create_token(path)
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be used: {error.strerror}", hint=f"Set {TOKEN_VARIABLE} to a secret."
@@ -65,11 +68,12 @@ def add_token(address: str) -> str:
 def _read_token(path: Path) -> str | None:
     """Read a token; None if there is no file, or if other users can access it."""
     try:
-        readable_by_others = os.name == "posix" and path.stat().st_mode & ~FILE_MODE & 0o777
+        other_permissions = path.stat().st_mode & 0o777 & ~FILE_MODE
         token = path.read_text().strip()
     except FileNotFoundError:
         return None
-    return None if readable_by_others or len(token) < _MIN_LENGTH else token
+    is_private = os.name != "posix" or not other_permissions
+    return token if is_private and len(token) >= _MIN_LENGTH else None
 
 
 def _create_token(path: Path) -> str:
@@ -77,4 +81,4 @@ def _create_token(path: Path) -> str:
     token = secrets.token_urlsafe(32)
     with replace_atomically(path, private=True) as file:
         file.write(token.encode())
-    return _read_token(path) or token
+    return _read_token(path) or token  # another process may have written its token at the same time

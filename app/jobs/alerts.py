@@ -1,8 +1,9 @@
 """Alerts about runs: found from the database, shown in the app, sent by `emtc watch`.
 
 `find_alerts` depends only on its arguments. The key of an alert identifies the event, not the time of the query, so
-that two readers get the same key for the same event. `Messenger` sends alerts to the user's addresses, and `emtc watch`
-can stop the runs of an alert.
+that two queries give the same key for the same event. `Messenger` sends alerts to the user's addresses, and
+`emtc watch` can stop the runs of an alert. The gate is the weight (0 to 1) of the episodic incentive, the reward that
+the memory adds. The gate is idle if this weight is always about 1.
 """
 
 import importlib.util
@@ -22,7 +23,7 @@ from storage.runs.control import stop_run
 
 Kind = Literal["finished", "failed", "lost", "nan", "stagnation", "gate-idle", "no-success", "disk-low"]
 STOPPABLE: Final[tuple[Kind, ...]] = ("nan", "stagnation", "gate-idle", "no-success")
-"""Alerts of runs that are still being trained."""
+"""Kinds of alerts for which `emtc watch` can stop the run, because it may still be trained."""
 Severity = Literal["info", "warning", "error"]
 SEVERITY: Final[dict[Kind, Severity]] = {
     "finished": "info",
@@ -36,7 +37,18 @@ SEVERITY: Final[dict[Kind, Severity]] = {
 }
 STAGNANT_AFTER: Final = 20
 """Number of consecutive evaluations without a better win rate, or the same win rate with a better return."""
-MEANINGS: Final[dict[Kind, str]] = {
+_NO_STAGNATION_FROM: Final = 0.99
+"""Win rate from which a run has no stagnation alert."""
+_GATE_IDLE_FROM: Final = 0.25
+"""Fraction of the training length before which an idle gate causes no alert."""
+_NO_SUCCESS_FROM: Final = 0.5
+"""Fraction of the training length before which a run without a success causes no alert: the first success is often
+late."""
+LOW_DISK_BYTES: Final = 2_000_000_000
+_MAX_AGE: Final = timedelta(days=7)
+"""Older alerts are not listed."""
+NOTIFY_VARIABLE = "EMTC_NOTIFY"
+KIND_MEANINGS: Final[dict[Kind, str]] = {
     "finished": "The run has finished.",
     "failed": "The trainer has ended with an error.",
     "lost": "The trainer has ended without an error message.",
@@ -46,15 +58,8 @@ MEANINGS: Final[dict[Kind, str]] = {
     "no-success": "The run has had no success yet, so the memory pays no incentive.",
     "disk-low": "The disk of the database is almost full.",
 }
-"""Kind → what it means."""
-NEARLY_ALL: Final = 0.99
-"""Win rate from which a run cannot stagnate."""
-GATE_AFTER: Final = 0.25
-"""Fraction of the training length before which an idle gate causes no alert."""
-SUCCESS_AFTER: Final = 0.5
-"""Fraction of the training length before which a run without a success causes no alert: the first success is often
-late."""
-REASONS: Final[dict[Kind, str]] = {
+"""Kind of alert → a sentence with its meaning."""
+KIND_LABELS: Final[dict[Kind, str]] = {
     "finished": "finished",
     "failed": "failed",
     "lost": "trainer ended",
@@ -64,10 +69,7 @@ REASONS: Final[dict[Kind, str]] = {
     "no-success": "no success yet",
     "disk-low": "disk almost full",
 }
-"""The reason of each kind of alert in a few words."""
-SCARCE_BYTES: Final = 2_000_000_000
-MAX_AGE: Final = timedelta(days=7)
-NOTIFY_VARIABLE = "EMTC_NOTIFY"
+"""Kind of alert → a few words."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Alert:
 
 
 def find_alerts(runs: Sequence[RunFacts], *, disk_free: int | None, now: datetime) -> list[Alert]:
-    """Find the alerts of the last days, newest first.
+    """Find the alerts of the last `_MAX_AGE`, newest first.
 
     Args:
         runs: Facts about active runs and runs that ended recently.
@@ -96,17 +98,17 @@ def find_alerts(runs: Sequence[RunFacts], *, disk_free: int | None, now: datetim
         now: The present time, with a time zone.
     """
     alerts = [alert for run in runs for rule in _RULES for alert in rule(run)]
-    if disk_free is not None and disk_free < SCARCE_BYTES:
+    if disk_free is not None and disk_free < LOW_DISK_BYTES:
         text = f"{disk_free / 1e9:.1f} GB are free on the disk of the database. Thin runs on Storage, or free space."
         alerts.append(Alert("disk-low", now, text, key=f"disk-low:{now:%Y-%m-%d}"))
-    recent = (alert for alert in alerts if now - alert.at <= MAX_AGE)
+    recent = (alert for alert in alerts if now - alert.at <= _MAX_AGE)
     return sorted(recent, key=lambda alert: alert.at, reverse=True)
 
 
 def list_alerts(db: Database) -> list[Alert]:
     """List the present alerts of a database, newest first."""
     disk_free = shutil.disk_usage(db.path.parent).free if db.path else None
-    return find_alerts(alert_facts(db, since=MAX_AGE), disk_free=disk_free, now=datetime.now(UTC))
+    return find_alerts(alert_facts(db, since=_MAX_AGE), disk_free=disk_free, now=datetime.now(UTC))
 
 
 def stop_alerted_runs(db: Database, alerts: Iterable[Alert], kinds: Collection[Kind]) -> list[str]:
@@ -123,7 +125,10 @@ def stop_alerted_runs(db: Database, alerts: Iterable[Alert], kinds: Collection[K
 
 
 class Messenger:
-    """Sends alerts to the addresses in EMTC_NOTIFY, separated by spaces. Without addresses it sends nothing."""
+    """Sends alerts with the library apprise to the addresses in EMTC_NOTIFY, separated by spaces.
+
+    Without addresses it sends nothing.
+    """
 
     def __init__(self) -> None:
         """Read the addresses. They may contain secrets and are never shown.
@@ -132,15 +137,15 @@ class Messenger:
             ConfigError: If apprise is not installed or does not support an address.
         """
         addresses = os.environ.get(NOTIFY_VARIABLE, "").split()
-        self._target = _make_target(addresses) if addresses else None
+        self._apprise = _make_apprise(addresses) if addresses else None
 
     def send(self, alerts: Iterable[Alert]) -> bool:
-        """Send alerts as one message; return whether it was delivered."""
+        """Send alerts as one message; return False if the message was not delivered."""
         lines = [describe_alert(alert) for alert in alerts]
-        if self._target is None or not lines:
+        if self._apprise is None or not lines:
             return True
         title = f"EMTC Lab: {len(lines)} alert{'s' if len(lines) > 1 else ''}"
-        return bool(self._target.notify(title=title, body="\n".join(lines)))
+        return bool(self._apprise.notify(title=title, body="\n".join(lines)))
 
 
 def describe_alert(alert: Alert) -> str:
@@ -150,7 +155,7 @@ def describe_alert(alert: Alert) -> str:
 
 
 def _make_alert(kind: Kind, run: RunFacts, at: datetime, sentence: str, *, event: object = None) -> Alert:
-    """Make an alert of a run. Its key contains `event`, or its time if that is None."""
+    """Make an alert of a run. Its key contains `event`, or the time of the alert if `event` is None."""
     event_id = int(at.timestamp()) if event is None else event
     return Alert(kind, at, sentence, run.id, run.name, f"{kind}:{run.id}:{event_id}")
 
@@ -176,6 +181,7 @@ def _find_nan(run: RunFacts) -> Iterator[Alert]:
 
 
 def _failed_with_nan(run: RunFacts) -> bool:
+    """Whether the trainer ended with the error of a loss that is NaN or infinite."""
     return "loss became" in (run.error or "")
 
 
@@ -183,10 +189,11 @@ def _find_stagnation(run: RunFacts) -> Iterator[Alert]:
     scores = run.scores
     if run.status != "running" or run.heartbeat_at is None or len(scores) <= STAGNANT_AFTER:
         return
+    # The best win rate, then the best return, then the earliest evaluation.
     best = max(range(len(scores)), key=lambda index: (scores[index][1:], -index))
     env_step, win_rate, return_mean = scores[best]
     n_later = len(scores) - 1 - best
-    if n_later < STAGNANT_AFTER or win_rate >= NEARLY_ALL:
+    if n_later < STAGNANT_AFTER or win_rate >= _NO_STAGNATION_FROM:
         return
     text = (
         f"No better evaluation since step {env_step:,} (win rate {100 * win_rate:.0f} %, return {return_mean:.2f}): "
@@ -196,12 +203,12 @@ def _find_stagnation(run: RunFacts) -> Iterator[Alert]:
 
 
 def _find_idle_gate(run: RunFacts) -> Iterator[Alert]:
-    if run.gate_idle and not run.no_success and run.heartbeat_at and _has_trained(run, GATE_AFTER):
+    if run.gate_idle and not run.no_success and run.heartbeat_at and _has_trained(run, _GATE_IDLE_FROM):
         yield _make_alert("gate-idle", run, run.heartbeat_at, run.gate_idle, event="once")
 
 
 def _find_no_success(run: RunFacts) -> Iterator[Alert]:
-    if run.no_success and run.heartbeat_at and _has_trained(run, SUCCESS_AFTER):
+    if run.no_success and run.heartbeat_at and _has_trained(run, _NO_SUCCESS_FROM):
         yield _make_alert("no-success", run, run.heartbeat_at, run.no_success, event="once")
 
 
@@ -219,7 +226,8 @@ _RULES: Final[tuple[Callable[[RunFacts], Iterator[Alert]], ...]] = (
 )
 
 
-def _make_target(addresses: list[str]) -> Any:
+def _make_apprise(addresses: list[str]) -> Any:
+    """Make the object of apprise that sends to all addresses."""
     if importlib.util.find_spec("apprise") is None:
         raise ConfigError(
             "needs apprise", key=NOTIFY_VARIABLE, hint=f"Install it with: {get_install_command('alerts')}"
@@ -227,8 +235,8 @@ def _make_target(addresses: list[str]) -> Any:
     import apprise  # pyright: ignore[reportMissingImports] - optional
 
     logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)  # its warnings contain the addresses
-    target = apprise.Apprise()
-    is_added = [target.add(address) for address in addresses]
+    sender = apprise.Apprise()
+    is_added = [sender.add(address) for address in addresses]
     if not all(is_added):
         raise ConfigError("must be addresses that apprise supports, such as json://host", key=NOTIFY_VARIABLE)
-    return target
+    return sender

@@ -1,7 +1,7 @@
-"""Check which optional parts are installed and usable, and how to install the others: `emtc doctor`, page Health.
+"""Check which libraries, tools and environments are usable, for `emtc doctor` and the page Health.
 
-Torch is loaded in another process, because the app never loads it. If there is a GPU, two of its results are compared
-with the CPU.
+Each check of a part that is not usable says how to install it. The app never loads torch, so the GPU is checked in
+another process (`gpu_check`), which compares two results of the GPU with the CPU.
 """
 
 import importlib.metadata
@@ -21,7 +21,7 @@ from emtc_core.kernel_cache import check_kernel_cache
 from storage.files import FILES_VARIABLE, check_files_folder, get_configured_folder
 
 CHROME_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-NEEDED = ("torch", "numba", "streamlit", "sqlalchemy", "umap-learn", "openTSNE")
+_NEEDED_PACKAGES = ("torch", "numba", "streamlit", "sqlalchemy", "umap-learn", "openTSNE")
 _GPU_TIMEOUT_S = 120
 
 
@@ -66,7 +66,7 @@ def _make_check(name: str, usable: bool, detail: str, *, advice: str = "", neede
 
 def _check_libraries() -> list[Check]:
     checks = []
-    for package in NEEDED:
+    for package in _NEEDED_PACKAGES:
         try:
             checks.append(_make_check(package, True, importlib.metadata.version(package), needed=True))
         except importlib.metadata.PackageNotFoundError:
@@ -99,10 +99,10 @@ def _list_gpu_checks(gpu: dict[str, Any]) -> list[Check]:
         advice = "install a CUDA build of torch and a driver"
         return [_make_check("cuda", False, "runs train on the CPU", advice=advice)]
     is_checkout = (CHECKOUT / "tests" / "gpu").is_dir()
-    more = "; complete comparison with the CPU: python -m pytest -m gpu" if is_checkout else ""
+    test_command = "; complete comparison with the CPU: python -m pytest -m gpu" if is_checkout else ""
     advice = "a torch for this GPU, see the guide's page On a GPU; until then --set train.device=cpu"
     return [
-        _make_check("cuda", True, f"{gpu['name']}{more}"),
+        _make_check("cuda", True, f"{gpu['name']}{test_command}"),
         *(
             _make_check(f"gpu:{name}", is_correct, detail, advice=advice, needed=True)
             for name, is_correct, detail in gpu["results"]
@@ -120,19 +120,27 @@ def _list_mps_checks(gpu: dict[str, Any]) -> list[Check]:
 
 
 def _check_faiss(gpu: str) -> Check:
-    """Check whether a usable version of faiss for GPUs is installed, and whether there is a GPU."""
-    without = "torch compares every node on the GPU" if gpu else "neighbors are searched on the CPU"
+    """Check whether a usable version of faiss for GPUs is installed, and whether there is a GPU.
+
+    faiss searches the neighbors of the states in the episodic memory.
+
+    Args:
+        gpu: Name of the GPU; empty if there is none.
+    """
+    without_faiss = "torch compares every node on the GPU" if gpu else "neighbors are searched on the CPU"
     install = get_install_command("gpu")
     faiss = find_faiss()
     if not faiss.version:
-        return _make_check("faiss", False, f"not installed; {without}", advice=install)
+        return _make_check("faiss", False, f"not installed; {without_faiss}", advice=install)
     if not faiss.is_usable:
         needed = ".".join(map(str, FIRST_FAISS))
-        detail = f"{faiss.version} is too old, {needed} or newer is needed; {without}"
+        detail = f"{faiss.version} is too old, {needed} or newer is needed; {without_faiss}"
         return _make_check("faiss", False, detail, advice=f"{install} --upgrade")
     if not gpu:
         advice = "a GPU, its driver, and a torch for CUDA"
-        return _make_check("faiss", False, f"{faiss.version}, but there is no GPU to use; {without}", advice=advice)
+        return _make_check(
+            "faiss", False, f"{faiss.version}, but there is no GPU to use; {without_faiss}", advice=advice
+        )
     return _make_check("faiss", True, f"{faiss.version}, GPU neighbor search")
 
 

@@ -1,4 +1,4 @@
-"""Which call of an environment a trainer waits for, so that a stop can end a call that does not return."""
+"""Record which call of an environment is in progress, so that `app.jobs.signals` can detect a call that hangs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,19 +19,21 @@ class EnvCall:
     """One call of an environment."""
 
     number: int
+    """Number of the call in this process. It distinguishes two calls with the same name."""
     name: str
     """For messages: `reset`, `step`, or `its start`."""
 
 
 class EnvCalls:
-    """Stores the running call of the environments of one trainer. Another thread may read it."""
+    """Stores the call in progress of one trainer's environments. Another thread may read it."""
 
     def __init__(self) -> None:
         self._numbers = count()
         self.running: EnvCall | None = None
+        """The call in progress; None between two calls."""
 
     def run(self, name: str, function: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
-        """Call a function of an environment."""
+        """Call a function of an environment, and store the call in `running` until it returns."""
         self.running = EnvCall(next(self._numbers), name)
         try:
             return function(*args, **named)
@@ -39,12 +41,12 @@ class EnvCalls:
             self.running = None
 
     def watch(self, env: VectorEnv) -> VectorEnv:
-        """Return the same environment, whose calls are stored here."""
+        """Wrap an environment, so that its calls of `reset` and `step` are stored here."""
         return _WatchedEnv(env, self)
 
 
 class EnvWrapper(VectorEnv):
-    """The same environment. Subclasses change `reset` and `step`."""
+    """Forwards to another environment, except `reset` and `step`, which subclasses define."""
 
     def __init__(self, env: VectorEnv) -> None:
         self._env = env

@@ -1,7 +1,7 @@
-"""The environment of a run that is a plug-in or imported by its map. It is checked in the first seconds of its run.
+"""Checks of a user's environment at the start of a run: a plug-in, or an environment whose map is `module:factory`.
 
-The sizes of such an environment are known only when it runs. `check_fits` checks the memory for its episodes.
-`ExternalEnv` checks its first observations, and makes one sentence of an error in it.
+The sizes of such an environment are known only after its start. `check_fits` checks that the replay buffer of its
+episodes fits into memory. `ExternalEnv` checks its first observations, and converts its exceptions to one sentence.
 """
 
 from collections.abc import Callable
@@ -22,46 +22,50 @@ from emtc_core.replay_buffer.sizes import PAGE_ROWS, count_episode_pages, count_
 P = ParamSpec("P")
 
 MEMORY_SHARE = 0.5
-"""Fraction of the machine's memory for episodes. Other runs, the app and the memory nodes need the rest."""
-_N_CHECKED = 2
-"""Number of checked observations: that of the first reset and that of the first step."""
+"""Fraction of the machine's RAM for the replay buffer. Other runs, the app and the episodic memory need the rest."""
+_N_OBSERVATIONS_TO_CHECK = 2
+"""The observations of the first reset and of the first step."""
 
 
 def check_fits(config: RunConfig, info: EnvInfo) -> None:
-    """Check that the episodes of the replay buffer fit into memory.
+    """Check that the replay buffer and the batches of a run fit into memory.
 
     Raises:
         ConfigError: If they do not fit, with the sizes and a proposal.
     """
-    train, available_bytes = config.train, MEMORY_SHARE * memory_bytes()
+    train = config.train
+    available_bytes = MEMORY_SHARE * memory_bytes()
     sizes = estimate_memory(config, info)
     needed_bytes = sizes["replay"] + sizes["batches"]
     if needed_bytes <= available_bytes:
         return
     n_values = info.n_agents * info.obs_dim + info.state_dim
     episode_bytes = count_episode_pages(info) * PAGE_ROWS * count_row_bytes(info)
-    max_replay = int((available_bytes - sizes["batches"]) // episode_bytes) - 1  # the buffer has one page more
+    # The buffer allocates one page (block of rows) more than its episodes need, so one episode less is advised.
+    max_replay = int((available_bytes - sizes["batches"]) // episode_bytes) - 1
     can_shrink_replay = max_replay >= train.batch
-    advice = (
-        f"Set train.replay={max_replay}"
-        if can_shrink_replay
-        else f"Set a smaller train.batch (now {train.batch}) and train.replay, or make the observations smaller "
-        "(pictures: average blocks of pixels)"
-    )
+    if can_shrink_replay:
+        key, value = "train.replay", train.replay
+        advice = f"Set train.replay={max_replay}"
+    else:
+        key, value = "train.batch", train.batch
+        advice = (
+            f"Set a smaller train.batch (now {train.batch}) and train.replay, or make the observations smaller "
+            "(pictures: average blocks of pixels)"
+        )
     rule = (
         f"must be smaller: the episodes of this run would need {needed_bytes / 1e9:,.0f} GB. "
         f"{available_bytes / 1e9:,.1f} GB are allowed, half of this machine's memory. An episode has up to "
         f"env.pettingzoo.episode_limit = {info.episode_limit:,} steps with {n_values:,} numbers each "
         f"({info.n_agents} agents × {info.obs_dim:,} observed, {info.state_dim:,} of state)"
     )
-    key, value = ("train.replay", train.replay) if can_shrink_replay else ("train.batch", train.batch)
     hint = f"{advice}, or set env.pettingzoo.episode_limit to the real length of an episode."
     related = ("train.replay", "train.batch", "env.pettingzoo.episode_limit")
     raise ConfigError(Fault(key, value, rule, hint, related))
 
 
 class ExternalEnv(EnvWrapper):
-    """The same environment. Its errors become one sentence, and its first observations are checked.
+    """Wraps an environment: checks its first observations, and converts its exceptions to an EnvDataError.
 
     Args:
         env: The environment for training.
@@ -74,18 +78,23 @@ class ExternalEnv(EnvWrapper):
         self._n_checked = 0
 
     def reset(self, seed: int | None = None) -> Observation:
-        return self._call("reset", self._env.reset, seed)
+        return self._check_call("reset", self._env.reset, seed)
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
-        return self._call("step", self._env.step, actions)
+        return self._check_call("step", self._env.step, actions)
 
-    def _call(self, name: str, function: Callable[P, Observation], *args: P.args, **named: P.kwargs) -> Observation:
+    def _check_call(
+        self, name: str, function: Callable[P, Observation], *args: P.args, **named: P.kwargs
+    ) -> Observation:
         try:
             observation = function(*args, **named)
-            faults = [] if self._n_checked >= _N_CHECKED else self._check(observation)
+            faults: list[str] = []
+            if self._n_checked < _N_OBSERVATIONS_TO_CHECK:
+                self._n_checked += 1
+                faults = list_observation_faults(self.info, self.n_envs, observation)
         except EmtcError:
             raise
-        except Exception as error:  # a user's code may raise anything; the traceback contains the cause
+        except Exception as error:  # the user's code may raise any exception
             raise EnvDataError(f"{self._name} failed in {name}: {error!r}.") from error
         if faults:
             raise EnvDataError(
@@ -93,7 +102,3 @@ class ExternalEnv(EnvWrapper):
                 hint="Correct it. List all its faults with: emtc_core.envs.checker.check_env(env)",
             )
         return observation
-
-    def _check(self, observation: Observation) -> list[str]:
-        self._n_checked += 1
-        return list_observation_faults(self.info, self.n_envs, observation)

@@ -1,8 +1,10 @@
-"""The GPU of this machine, its free memory, and NVIDIA MPS. The app never loads torch, so another process loads it.
+"""Find the GPU of this machine, its free memory, and NVIDIA MPS; compute how many runs fit into this memory.
+
+The app never loads torch, so a subprocess queries torch.
 
 MPS (Multi-Process Service) lets the kernels of several processes run on one GPU at the same time. Without it they take
-turns. CUDA uses a running MPS by itself, and trainers inherit the environment that names it. This module never starts
-it and never changes the compute mode of a GPU.
+turns. CUDA uses a running MPS by itself. Trainers inherit the environment variable with its directory. This module
+never starts MPS and never changes the compute mode of a GPU.
 """
 
 import errno
@@ -31,9 +33,9 @@ MPS_COMMAND: Final = "nvidia-cuda-mps-control -d"
 """Command that starts MPS."""
 _DEVICE_FILES: Final = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvmap", "/dev/kfd")
 """One of these exists on Linux if there is a GPU that torch can use: NVIDIA, WSL, Jetson, AMD."""
-_CACHED_S: Final = 300
-"""A page needs the result at each interaction, and a query takes seconds."""
-_QUERY: Final = """
+_CACHE_S: Final = 300
+"""Time for which the result of a query is cached [s]. A page needs it at each interaction; a query takes seconds."""
+_QUERY_PROGRAM: Final = """
 import json, torch
 if torch.cuda.is_available():
     free, total = torch.cuda.mem_get_info()
@@ -54,12 +56,14 @@ def find_gpu() -> Gpu | None:
     """Find the GPU that trainers of this process would use, or return None. The result is cached for some minutes."""
     if os.name == "posix" and not any(Path(file).exists() for file in _DEVICE_FILES):
         return None
-    return _query_torch(int(time.monotonic() // _CACHED_S), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    cache_period = int(time.monotonic() // _CACHE_S)
+    return _query_torch(cache_period, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 @lru_cache(maxsize=1)
-def _query_torch(period: int, visible_devices: str | None) -> Gpu | None:
-    command = [sys.executable, "-c", _QUERY]
+def _query_torch(cache_period: int, visible_devices: str | None) -> Gpu | None:
+    """Query torch in a subprocess. The arguments are only the key of the cache."""
+    command = [sys.executable, "-c", _QUERY_PROGRAM]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
     if done.returncode != 0 or not lines:
@@ -74,20 +78,20 @@ def get_mps_directory() -> Path:
 
 
 def is_mps_running() -> bool:
-    """Whether an MPS control daemon answers. Its pipe or socket remains after the daemon was killed."""
+    """Whether an MPS control daemon answers. The file of its pipe or socket remains after the daemon was killed."""
     control = get_mps_directory() / "control"
     try:
-        kind = control.stat().st_mode
-        if stat.S_ISSOCK(kind):
+        mode = control.stat().st_mode
+        if stat.S_ISSOCK(mode):
             with socket.socket(socket.AF_UNIX) as client:
                 client.settimeout(1.0)
                 client.connect(str(control))
             return True
-        if stat.S_ISFIFO(kind):
-            os.close(os.open(control, os.O_WRONLY | os.O_NONBLOCK))  # fails if no process reads it
+        if stat.S_ISFIFO(mode):
+            os.close(os.open(control, os.O_WRONLY | os.O_NONBLOCK))  # raises OSError if no process reads the pipe
             return True
     except OSError as exc:
-        return exc.errno in (errno.EACCES, errno.EPERM)  # a daemon of another user
+        return exc.errno in (errno.EACCES, errno.EPERM)  # the daemon of another user
     return False
 
 
@@ -95,7 +99,7 @@ def check_mps() -> None:
     """Check that CUDA_MPS_PIPE_DIRECTORY, if it is set on a machine with a GPU, is the directory of a running MPS.
 
     Raises:
-        ConfigError: If it is not.
+        ConfigError: If no MPS runs in this directory.
     """
     directory = os.environ.get(MPS_VARIABLE)
     if directory and not is_mps_running() and find_gpu() is not None:
@@ -111,16 +115,16 @@ def describe_mps() -> str:
 
 
 def count_fitting_runs(configs: list[RunConfig]) -> tuple[int, int] | None:
-    """Count the runs of these configurations that fit into the free memory of the GPU, at least one.
+    """Count the runs of these configurations that fit into the free memory of the GPU at the same time.
 
     Returns:
-        The number of runs, and the memory of the largest one [bytes]. None if no run uses a GPU.
+        The number of runs, at least 1, and the memory of the largest one [bytes]. None if no run uses a GPU.
     """
-    on_gpu = [config for config in configs if config.train.device != "cpu"]
-    gpu = find_gpu() if on_gpu else None
+    gpu_configs = [config for config in configs if config.train.device != "cpu"]
+    gpu = find_gpu() if gpu_configs else None
     if gpu is None:
         return None
-    needed_bytes = max(count_gpu_bytes(config, get_env_info(config.env)) for config in on_gpu)
+    needed_bytes = max(count_gpu_bytes(config, get_env_info(config.env)) for config in gpu_configs)
     return max(1, gpu.free_bytes // needed_bytes), needed_bytes
 
 
@@ -131,12 +135,17 @@ def check_fitting_runs(configs: list[RunConfig], jobs: int) -> None:
         ConfigError: If it has not, with the largest number of runs that fit.
     """
     n_runs = min(jobs, len(configs))
-    fitting = count_fitting_runs(configs) if n_runs > 1 else None
+    if n_runs <= 1:
+        return
+    fitting = count_fitting_runs(configs)
     gpu = find_gpu()
-    if fitting is None or gpu is None or n_runs <= fitting[0]:
+    if fitting is None or gpu is None:
+        return
+    n_fitting, needed_bytes = fitting
+    if n_runs <= n_fitting:
         return
     rule = (
-        f"must be at most {fitting[0]}: each of {n_runs} runs at the same time needs up to {fitting[1] / 1e9:.1f} GB "
+        f"must be at most {n_fitting}: each of {n_runs} runs at the same time needs up to {needed_bytes / 1e9:.1f} GB "
         f"of the GPU's memory, and {gpu.free_bytes / 1e9:.1f} GB are free"
     )
     raise ConfigError(rule, key="--jobs", value=jobs)

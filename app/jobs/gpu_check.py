@@ -1,7 +1,8 @@
 """Compare a GPU with the CPU in a few seconds: a matrix product and an embedding of the memory.
 
-`emtc doctor` runs this module in another process and reads its one line of JSON: the name of the GPU and a list of
-`[quantity, is correct, detail]`; an empty object if torch finds no GPU. `pytest -m gpu` in a checkout compares more.
+`emtc doctor` runs this module in another process and reads the line of JSON that it prints. The JSON object contains
+the name of the GPU and a list of `[quantity, is correct, detail]`. It is empty if torch finds no GPU. `pytest -m gpu`
+in a checkout compares more.
 """
 
 import json
@@ -13,7 +14,9 @@ from torch import Tensor
 
 LIMIT = 1e-4
 """Largest allowed distance of the two results, relative to the norm of the result of the CPU."""
-_N_STATES, _STATE_DIM = 151, 68  # an episode of 3s_vs_5z
+_N_STATES = 151
+_STATE_DIM = 68
+"""Sizes of an episode of the map 3s_vs_5z."""
 
 
 def main() -> None:
@@ -28,7 +31,7 @@ def main() -> None:
 
 
 def compare(compute: Callable[[torch.device], Tensor], device: torch.device) -> tuple[bool, str]:
-    """Return whether a device computes what the CPU computes, and a sentence about it."""
+    """Return whether a device computes the same result as the CPU, and a text with the difference."""
     expected = compute(torch.device("cpu")).double()
     try:
         actual = compute(device).cpu().double()

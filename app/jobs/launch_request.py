@@ -1,7 +1,7 @@
 """The request of the Launch form: parse and check the texts of its fields, which are also stored in the page's URL.
 
-The fields are the choices of the form (preset, algorithm, ...) and all settings by dotted key. A missing field has its
-default. Each fault is assigned to a field, so that the form can show it there.
+The fields are the choices at the top of the form (preset, algorithm, ...) and all settings by dotted key. A missing
+field has its default. Each fault is assigned to a field, so that the form can show it next to this field.
 """
 
 import re
@@ -17,17 +17,24 @@ from emtc_core.config.values import format_argument, parse_count
 from emtc_core.envs.registry import IMPORTED_BY_MAP
 from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, Fault, describe_fault
 
-PRESET, ALGO, ENV, MAP, STEPS, SEEDS, NAME = "preset", "algo", "env", "map", "steps", "seeds", "name"
-ALSO = "also"
-CHOICES: Final = (PRESET, ALGO, ENV, MAP, STEPS, SEEDS, NAME, ALSO)
+PRESET: Final = "preset"
+ALGO: Final = "algo"
+ENV: Final = "env"
+MAP: Final = "map"
+STEPS: Final = "steps"
+SEEDS: Final = "seeds"
+NAME: Final = "name"
+OTHER_ALGOS: Final = "also"
+"""Other algorithms that are trained with the same settings (the field "Compare with")."""
+CHOICES: Final = (PRESET, ALGO, ENV, MAP, STEPS, SEEDS, NAME, OTHER_ALGOS)
 DEFAULTS: Final = {PRESET: "demo", ALGO: "emtc-qplex", ENV: "skirmish", SEEDS: "1"}
 _DEFAULT_MAP: Final = "3m"
 MAX_SEEDS: Final = 8
 _SEED_RANGE: Final = re.compile(r"\s*(\d{1,10})(?:\s*-\s*(\d{1,10}))?\s*", re.ASCII)
 MAX_CHARACTERS = 300
 """Longest text of a field [characters]."""
-IDENTITY: Final = frozenset({"algo", "seed", "preset", "env.name", "env.map", "train.t_max"})
-"""Settings that are choices of the form."""
+CHOICE_SETTINGS: Final = frozenset({"algo", "seed", "preset", "env.name", "env.map", "train.t_max"})
+"""Settings that are among the choices at the top of the form."""
 _FIELD_OF_SETTING: Final = {"seed": SEEDS, "env.name": ENV, "env.map": MAP, "train.t_max": STEPS}
 _SETTING_OF_FIELD: Final = {name: key for key, name in _FIELD_OF_SETTING.items()}
 
@@ -37,15 +44,16 @@ _UNUSED_IF: Final = (
     ("incentive.enabled", "false", "incentive."),
     ("memory.success", "flag", "memory.success_threshold"),
 )
-"""A setting, a value of it, and the start of the keys of the settings that have no effect then."""
+"""A setting, its value, and the start of the keys of the settings that this value makes ineffective."""
 
 Texts = Mapping[str, str]
+"""Field → text."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Request:
-    """The checked request."""
+    """The checked texts of the form: a configuration, or the faults of the texts."""
 
     choices: dict[str, str]
     """Valid preset, algorithm, environment and map; the default if the text is missing or invalid."""
@@ -54,8 +62,9 @@ class Request:
     faults: dict[str, Fault] = field(default_factory=dict)
     """Field → fault of its text."""
     config: RunConfig | None = None
-    """The resolved configuration with the first seed; None if there is a fault."""
+    """The resolved configuration with the first seed; None if there is a fault or the map is missing."""
     seeds: tuple[int, ...] = ()
+    """Seeds of the runs to train."""
     other_algos: tuple[str, ...] = ()
     """Other algorithms to train with the same settings."""
     default_steps: int = 0
@@ -68,9 +77,12 @@ def is_field(name: str) -> bool:
 
 
 def select_texts(parameters: Mapping[str, str]) -> dict[str, str]:
-    """Select the fields of the form from URL parameters."""
-    texts = {name: text.strip()[:MAX_CHARACTERS] for name, text in parameters.items() if is_field(name)}
-    return {_FIELD_OF_SETTING.get(key, key): text for key, text in texts.items()}
+    """Select the fields of the form from URL parameters. The key of a setting that has a choice becomes that choice."""
+    texts: dict[str, str] = {}
+    for name, text in parameters.items():
+        if is_field(name):
+            texts[_FIELD_OF_SETTING.get(name, name)] = text.strip()[:MAX_CHARACTERS]
+    return texts
 
 
 def check_request(texts: Texts, maps: Mapping[str, Sequence[str]]) -> Request:
@@ -84,14 +96,14 @@ def check_request(texts: Texts, maps: Mapping[str, Sequence[str]]) -> Request:
     choices = _read_choices(texts, maps, faults)
     steps = _parse(STEPS, texts.get(STEPS), faults, lambda text: parse_count(text, "train.t_max"))
     seeds = _parse(SEEDS, texts.get(SEEDS) or DEFAULTS[SEEDS], faults, parse_seeds) or [1]
-    algos = _parse(ALSO, texts.get(ALSO), faults, parse_algos) or []
+    algos = _parse(OTHER_ALGOS, texts.get(OTHER_ALGOS), faults, parse_algos) or []
     settings = _read_settings(texts, faults)
     default_config = _resolve_defaults(choices, None)
     default_steps = default_config.train.t_max
     if steps is not None:
         try:
             default_config = _resolve_defaults(choices, steps)
-        except ConfigError as exc:  # the training length is out of bounds
+        except ConfigError as exc:  # the training length is out of bounds; continue with the default
             faults |= assign_faults(exc, ["train.t_max"])
             steps = None
     config = None
@@ -116,25 +128,26 @@ def assign_faults(error: EmtcError, keys: Iterable[str] = ()) -> dict[str, Fault
 
     Args:
         error: The error. If it contains no faults, its message is a fault of the field "", or of the map if the
-            environment cannot be made.
-        keys: Settings in the request. A fault that concerns several settings is assigned to those of them.
+            environment is not available.
+        keys: Settings in the request. A fault that concerns several settings is assigned to those that are in the
+            request.
     """
+    if isinstance(error, ConfigError):
+        faults = list(error.faults)
+    else:
+        key = "env.map" if isinstance(error, EnvUnavailableError) else ""
+        faults = [Fault(key, hint=str(error))]
     faults_by_field: dict[str, Fault] = {}
     settings = set(keys)
-    for fault in error.faults if isinstance(error, ConfigError) else [_make_fault(error)]:
-        concerned = [key for key in (fault.key, *fault.related) if key in settings] or [fault.key]
-        for key in concerned:
+    for fault in faults:
+        concerned_keys = [key for key in (fault.key, *fault.related) if key in settings]
+        for key in concerned_keys or [fault.key]:
             faults_by_field.setdefault(_FIELD_OF_SETTING.get(key, key), fault)
     return faults_by_field
 
 
-def _make_fault(error: EmtcError) -> Fault:
-    key = "env.map" if isinstance(error, EnvUnavailableError) else ""
-    return Fault(key, hint=str(error))
-
-
 def describe_field_fault(name: str, fault: Fault) -> str:
-    """Describe a fault next to a field; the key is included only if it is another field's."""
+    """Describe a fault for the text next to a field. The key of the fault is written only if it is of another field."""
     return describe_fault(fault, with_key=_FIELD_OF_SETTING.get(fault.key, fault.key) != name)
 
 
@@ -147,7 +160,7 @@ def parse_algos(text: str) -> list[str]:
     algos = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for algo in algos:
         if algo not in list_algos():
-            raise ConfigError(_make_name_fault(ALSO, algo, list_algos()))
+            raise ConfigError(_make_name_fault(OTHER_ALGOS, algo, list_algos()))
     return algos
 
 
@@ -162,7 +175,7 @@ def parse_seeds(text: str, *, key: str = "seed", max_seeds: int = MAX_SEEDS) -> 
     Raises:
         ConfigError: If the text has another format, or there are more than `max_seeds` seeds.
     """
-    seeds: dict[int, None] = {}
+    seeds: dict[int, None] = {}  # an ordered set
     for part in text.split(","):
         match = _SEED_RANGE.fullmatch(part)
         if match is None:
@@ -171,15 +184,18 @@ def parse_seeds(text: str, *, key: str = "seed", max_seeds: int = MAX_SEEDS) -> 
         last = int(match[2] or first)
         if not first <= last < 2**31:
             raise ConfigError("must be in increasing order and below 2147483648", key=key, value=text)
-        if last - first < max_seeds:
+        too_many = last - first >= max_seeds  # checked first, because "1-2000000000" would fill the memory
+        if not too_many:
             seeds |= dict.fromkeys(range(first, last + 1))
-        if last - first >= max_seeds or len(seeds) > max_seeds:
+        if too_many or len(seeds) > max_seeds:
             raise ConfigError(f"must be at most {max_seeds:,} seeds", key=key, value=text)
     return list(seeds)
 
 
 def find_unused_settings(texts: Texts, request: Request) -> frozenset[str]:
-    """Find the settings without effect because of the value of another one, such as those of a gate that is off.
+    """Find the settings that have no effect because of the value of another setting.
+
+    With `gate.enabled` = false, for example, no other setting of the gate has an effect.
 
     Args:
         texts: Field → text.
@@ -197,9 +213,9 @@ def find_unused_settings(texts: Texts, request: Request) -> frozenset[str]:
 
 
 def make_texts(stored: Mapping[str, object], *, name: str = "") -> dict[str, str]:
-    """Return the texts that request a stored run again: its choices, and the settings that its preset does not set.
+    """Return the texts that request a stored run again: its choices, and the settings that differ from its preset.
 
-    A setting that this version does not know is included, so that the form reports it.
+    A setting that does not exist in this version is included, so that the form reports it.
     """
     settings = flatten_tree(stored)
     texts = {
@@ -216,7 +232,10 @@ def make_texts(stored: Mapping[str, object], *, name: str = "") -> dict[str, str
 
 
 def resolve_defaults(settings: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the default of every setting for a run's task, length and preset; empty if these are unknown here."""
+    """Return the default of every setting for a run's task, length and preset.
+
+    The result is empty if the task, algorithm or preset does not exist in this version.
+    """
     steps = settings.get("train.t_max")
     try:
         defaults = resolve(
@@ -234,7 +253,8 @@ def resolve_defaults(settings: Mapping[str, Value]) -> dict[str, Value]:
 def find_changed_settings(settings: Mapping[str, Value]) -> list[str]:
     """List the settings of a run that differ from its preset; all of them if the preset is unknown."""
     defaults = resolve_defaults(settings)
-    return [key for key in settings if key not in IDENTITY and (key not in defaults or defaults[key] != settings[key])]
+    changed = [key for key in settings if key not in defaults or defaults[key] != settings[key]]
+    return [key for key in changed if key not in CHOICE_SETTINGS]
 
 
 def write_command(texts: Texts) -> str:
@@ -252,10 +272,11 @@ def write_command(texts: Texts) -> str:
 
 
 def _read_choices(texts: Texts, maps: Mapping[str, Sequence[str]], faults: dict[str, Fault]) -> dict[str, str]:
-    """Read preset, algorithm, environment and map; add a fault and use the default for an unknown name."""
+    """Read preset, algorithm, environment and map. An unknown name adds a fault and is replaced by the default."""
     choices = {name: texts.get(name) or DEFAULTS[name] for name in (PRESET, ALGO, ENV)}
-    if ENV not in texts:  # a map alone selects its environment
-        choices[ENV] = next((env for env, names in maps.items() if texts.get(MAP, "") in names), DEFAULTS[ENV])
+    if ENV not in texts:  # a map without an environment selects the environment that has this map
+        envs_with_map = [env for env, names in maps.items() if texts.get(MAP, "") in names]
+        choices[ENV] = envs_with_map[0] if envs_with_map else DEFAULTS[ENV]
     valid_names: dict[str, Sequence[str]] = {PRESET: PRESETS, ALGO: list_algos(), ENV: list(maps)}
     for name, options in valid_names.items():
         if choices[name] not in options:
@@ -265,7 +286,7 @@ def _read_choices(texts: Texts, maps: Mapping[str, Sequence[str]], faults: dict[
 
 
 def _read_map(map: str, env: str, maps: Mapping[str, Sequence[str]], faults: dict[str, Fault]) -> str:
-    if env in IMPORTED_BY_MAP:
+    if env in IMPORTED_BY_MAP:  # its map is an import path, not one of a list of names
         return map
     if map and map not in maps[env]:
         rule = f"must be a map of {env}"
@@ -289,8 +310,8 @@ def _parse(name: str, text: str | None, faults: dict[str, Fault], parse: Callabl
 
 
 def _read_settings(texts: Texts, faults: dict[str, Fault]) -> dict[str, str]:
-    """Select the texts of settings and add a fault for each unknown key. `resolve` checks the values."""
-    valid_keys = [info.key for info in describe_fields() if info.key not in IDENTITY]
+    """Select the texts of settings and add a fault for each unknown key. The values are checked later, by `resolve`."""
+    valid_keys = [info.key for info in describe_fields() if info.key not in CHOICE_SETTINGS]
     settings: dict[str, str] = {}
     for key, text in texts.items():
         if key in valid_keys:
@@ -313,10 +334,10 @@ def _resolve(choices: Mapping[str, str], steps: int | None, settings: Mapping[st
 
 
 def _resolve_defaults(choices: Mapping[str, str], steps: int | None) -> RunConfig:
-    """Resolve the choices without settings. An environment with required settings is replaced by the default one."""
+    """Resolve the choices without settings."""
     try:
         return _resolve(choices, steps, {})
-    except ConfigError:
+    except ConfigError:  # the environment needs settings that have no default: use the default environment
         return _resolve({**choices, ENV: DEFAULTS[ENV], MAP: _DEFAULT_MAP}, steps, {})
 
 

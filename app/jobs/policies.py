@@ -1,6 +1,6 @@
 """Use the policy of a stored run: choose a checkpoint, play greedy episodes, export TorchScript.
 
-No trainer is needed. This module loads torch, so callers import it late.
+No trainer is needed. This module loads torch, so callers import it only when they use it.
 """
 
 import os
@@ -39,11 +39,15 @@ from storage.runs.rows import RunRow, check_not_imported, find_run
 
 CheckpointChoice = int | Literal["last", "best"]
 """Which checkpoint: the newest, the one of the best evaluation, or the one at this env step."""
-_STREAM: Final = "policy"
+_RANDOM_STREAM: Final = "policy"
+"""Name of the random numbers of these episodes. It makes them independent of the training's episodes."""
 _N_CHECK_EPISODES: Final = 4
-_MAX_DIFFERENT: Final = 0.01
-"""Maximum fraction of different actions of an exported policy. A training acts with a compiled step, the script with
-PyTorch. They round differently, so they may order two nearly equal action values differently."""
+_MAX_DIFFERENT_FRACTION: Final = 0.01
+"""Maximum fraction of the actions in which an exported policy may differ from the stored one.
+
+The stored policy acts with a compiled function, the exported script with PyTorch. They round differently, so the order
+of two nearly equal action values may differ.
+"""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class PolicyEvaluationResult:
     record: EvaluationRecord
     seed: int
     settings: dict[str, Value]
+    """Environment settings that differ from the training."""
     device: str
 
 
@@ -76,17 +81,21 @@ def choose_checkpoint(db: Database, row: RunRow, choice: CheckpointChoice) -> Ch
     """
     check_not_imported(row, "be played")
     status = examine_checkpoints(db, row)
+    # At an env step with both kinds, the later entry of the dict is used: the checkpoint for a resume.
     checkpoints = (*reversed(status.best), *reversed(status.checkpoints))
     usable = {checkpoint.env_step: checkpoint.name for checkpoint in checkpoints if checkpoint.fault is None}
     if status.refusal or not usable:
+        # A run that has started without a host was imported from a bundle (file with exported runs).
         bundle_note = " A bundle contains no checkpoints." if row.host is None and row.started_at else ""
         raise CheckpointError(f"Run {row.id} has no policy here. {status.reason}{bundle_note}")
     if choice == "last":
-        step, reason = max(usable), f"the newest of {len(usable)}"
+        step = max(usable)
+        reason = f"the newest of {len(usable)}"
     elif choice == "best":
         step, reason = _find_best(db, row, list(usable))
     elif choice in usable:
-        step, reason = choice, "as requested"
+        step = choice
+        reason = "as requested"
     else:
         steps = ", ".join(f"{step}" for step in sorted(usable))
         raise CheckpointError(f"Run {row.id} has no checkpoint at env step {choice}. Available: {steps}.")
@@ -97,7 +106,7 @@ def read_config(row: RunRow) -> RunConfig:
     """Read the configuration of a run whose policy is played on this machine.
 
     Raises:
-        ConfigError: If the algorithm, a setting or the environment is unknown to this version or missing here.
+        ConfigError: If the algorithm, a setting or the environment does not exist in this version, or is not installed.
     """
     check_not_imported(row, "be played")
     try:
@@ -166,30 +175,31 @@ def evaluate_policy(
         EmtcError: If the evaluation is not possible. Nothing is recorded then.
     """
     row = find_run(db, run)
-    configure_threads()  # not in load_policy: the script that calls it sets its own number of threads
+    configure_threads()  # `load_policy` does not call it, because the user's script sets the number of threads
     policy, config, chosen = _load(db, row, checkpoint, choose_device("auto"))
-    changed = _override_env(config, overrides)
-    env = make_env(changed.env, n_envs=min(episodes, config.train.n_envs))
+    changed_config = _override_env(config, overrides)
+    env = make_env(changed_config.env, n_envs=min(episodes, config.train.n_envs))
     seed = row.seed if seed is None else seed
     try:
-        sizes, trained_sizes = _describe_sizes(env.info), _describe_sizes(policy.info)
+        sizes = _describe_sizes(env.info)
+        trained_sizes = _describe_sizes(policy.info)
         if sizes != trained_sizes:
             raise ConfigError(
                 f"The policy of run {row.id} is for {trained_sizes}; the selected environment has {sizes}"
             )
         on_chosen(chosen)
-        collector = Collector(env, reward_scale=1.0, seed=seed, stream=_STREAM)
+        collector = Collector(env, reward_scale=1.0, seed=seed, stream=_RANDOM_STREAM)
         record = make_record(play_greedily(collector, policy.learner, (), episodes), chosen.env_step)
     finally:
         env.close()
     trained = flatten(config)
-    settings = {key: value for key, value in flatten(changed).items() if trained.get(key) != value}
+    settings = {key: value for key, value in flatten(changed_config).items() if trained.get(key) != value}
     evaluation_id = add_policy_evaluation(db, row.id, record, seed=seed, settings=settings)
     return PolicyEvaluationResult(evaluation_id, row.id, chosen, record, seed, settings, str(choose_device("auto")))
 
 
 def export_policy(db: Database, run: str, out: Path, *, checkpoint: CheckpointChoice = "last") -> ChosenCheckpoint:
-    """Write a policy as TorchScript. The file is read back and must give the same actions in real episodes.
+    """Write a policy as TorchScript. The written file is loaded and must choose the same actions in real episodes.
 
     Raises:
         EmtcError: If the export is not possible. No file is left then.
@@ -218,17 +228,17 @@ def export_policy(db: Database, run: str, out: Path, *, checkpoint: CheckpointCh
 
 
 def _find_best(db: Database, row: RunRow, steps: Sequence[int]) -> tuple[int, str]:
-    """Return the env step of the best evaluation, or the nearest available one, and the reason for the choice.
+    """Return the env step of the checkpoint that is nearest to the best evaluation, and the reason for the choice.
 
-    Evaluations are ordered by win rate, then return, then env step. The checkpoint of the best evaluation is missing
-    if the disk was full.
+    Evaluations are ordered by win rate, then return, then env step. The best evaluation has a checkpoint, unless the
+    disk was full.
     """
     frame = evaluations(db, row.id)
     if not len(frame):
         return max(steps), "the newest, because the run has no evaluation"
     best = frame.sort_values(["win_rate", "return_mean", "env_step"]).iloc[-1]
     best_step, win_rate = int(best["env_step"]), float(best["win_rate"])
-    step = min(steps, key=lambda step: (abs(step - best_step), -step))
+    step = min(steps, key=lambda step: (abs(step - best_step), -step))  # the later one of two equally near steps
     if step == best_step:
         return step, f"that of the best evaluation ({format_percent(win_rate)} won)"
     return (
@@ -252,7 +262,7 @@ def _describe_sizes(info: EnvInfo) -> str:
 
 
 def _get_env_info(config: EnvConfig) -> EnvInfo:
-    """Get the sizes of an environment. Some environments must be created for this."""
+    """Get the sizes of an environment. Some environments must be created to find their sizes."""
     info = get_env_info(config)
     if info is not None:
         return info
@@ -264,7 +274,12 @@ def _get_env_info(config: EnvConfig) -> EnvInfo:
 
 
 def _override_env(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
-    """Apply overrides of environment settings; refuse overrides of other settings."""
+    """Apply overrides of environment settings.
+
+    Raises:
+        ConfigError: If another setting is overridden, or a value is invalid.
+        EnvUnavailableError: If the environment is not available on this machine.
+    """
     keys = [key for key in parse_overrides(overrides) if not key.startswith("env.")]
     if keys:
         rule = "must be an environment setting (env.…), because only these can differ from the training"
@@ -279,25 +294,27 @@ def _check_same_actions(policy: Policy, script: ScriptedPolicy, config: RunConfi
     """Play episodes with the policy and compare its actions with those of the script.
 
     Raises:
-        CheckpointError: If more than `_MAX_DIFFERENT` of the actions differ.
+        CheckpointError: If more than `_MAX_DIFFERENT_FRACTION` of the actions differ.
     """
     compared = _ComparedPolicy(policy, script)
     env = make_env(config.env, n_envs=_N_CHECK_EPISODES)
     try:
-        collector = Collector(env, reward_scale=1.0, seed=config.seed, stream=_STREAM)
+        collector = Collector(env, reward_scale=1.0, seed=config.seed, stream=_RANDOM_STREAM)
         collector.collect(compared, epsilon=0.0, round=(0,))
     finally:
         env.close()
-    if compared.n_different > _MAX_DIFFERENT * compared.n_actions:
+    if compared.n_different > _MAX_DIFFERENT_FRACTION * compared.n_actions:
         raise CheckpointError("The exported policy does not act as the stored one; it was deleted.")
 
 
 class _ComparedPolicy:
-    """A policy that counts how often the exported script chooses another action."""
+    """Acts with the stored policy, and counts how often the exported script would choose another action."""
 
     def __init__(self, policy: Policy, script: ScriptedPolicy) -> None:
-        self._learner, self._script = policy.learner, script
-        self.n_actions, self.n_different = 0, 0
+        self._learner = policy.learner
+        self._script = script
+        self.n_actions = 0
+        self.n_different = 0
 
     def start_episodes(self, n_envs: int) -> None:
         self._learner.start_episodes(n_envs)

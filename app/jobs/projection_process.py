@@ -1,4 +1,4 @@
-"""Background process of one projection: `EMTC_DB=URL python -m app.jobs.projection_process --job ID`."""
+"""Background process of one projection (2-D layout): `EMTC_DB=URL python -m app.jobs.projection_process --job ID`."""
 
 import argparse
 import os
@@ -13,11 +13,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="app.jobs.projection_process")
     parser.add_argument("--job", required=True, type=int)
     arguments = parser.parse_args()
-    run_job(open_database(os.environ["EMTC_DB"]), arguments.job, embed=embed)
+    run_job(open_database(os.environ["EMTC_DB"]), arguments.job, fit_embedder=fit_embedder)
 
 
-def embed(db: Database, snapshot_id: int, *, kind: str, seed: int, progress: Progress) -> None:
-    """Fit an embedder on a snapshot and embed the snapshot.
+def fit_embedder(db: Database, snapshot_id: int, *, kind: str, seed: int, progress: Progress) -> None:
+    """Fit an embedder on a snapshot and store the embedding of its nodes.
 
     Torch is imported here, because most jobs do not need it.
     """

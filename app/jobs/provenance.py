@@ -1,4 +1,7 @@
-"""Record the code that trains a run. The trainer reads its own modules at its start, when all modules are loaded.
+"""Record the code and the machine that train a run, in the column `runs.versions`.
+
+The entries are:
+
 
     commit, dirty, diff   of the git checkout, if there is one; the diff is a file of the run
     source                digest of the modules of `emtc_core`, in a checkout and in an installed wheel
@@ -8,9 +11,9 @@
     emtc_lab, python, …   versions of this program, Python and the libraries, one key each (`library_versions`)
     resumed               for each resume, the entries that differ from those of the start
 
-From the environment variables, only names of modules are read. Without git, the entries of the checkout are
-omitted. After any other error, nothing is recorded. The training continues in both cases. `app.analysis.settings`
-describes how the entries are shown.
+The trainer calls `record_provenance` at its start, when all modules are loaded. From the environment variables, only
+names of modules are read. Without git, the entries of the checkout are omitted. After any other error, nothing is
+recorded. The training continues in both cases. `app.analysis.settings` describes how the entries are shown.
 """
 
 import logging
@@ -41,11 +44,15 @@ from storage.runs.changes import update_versions
 from storage.runs.rows import find_run
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-OWN: Final = ("app", "emtc_core", "emtc_lab", "pages", "storage")
+_OWN_PACKAGES: Final = ("app", "emtc_core", "emtc_lab", "pages", "storage")
 _MAIN_MODULES: Final = ("__main__", "__mp_main__")
 _MAX_DIFF_BYTES: Final = 1 << 20
 _MAX_FILES: Final = 2_000
+"""Maximum number of files of a package in its digest."""
 _MAX_RESUMES: Final = 20
+"""Maximum number of resumes in the entry `resumed`."""
+_MAX_VALUE_CHARACTERS: Final = 200
+_GIT_TIMEOUT_S: Final = 10
 _log = logging.getLogger(__name__)
 
 
@@ -57,7 +64,7 @@ def record_provenance(db: Database, run_id: str, env: EnvConfig, *, device: torc
         run_id: The run.
         env: Environment of the run.
         device: Device of the training.
-        token: Owner token of this process.
+        token: Token by which this process owns the run.
 
     Raises:
         StorageError: If the database cannot be written, or another process owns the run.
@@ -82,7 +89,11 @@ def describe_process(env: EnvConfig, *, device: torch.device) -> tuple[dict[str,
     checkout, diff = read_checkout(ROOT)
     entries = {**library_versions(), **checkout, "source": hash_core(), "hardware": _describe_machine(device)}
     modules = dict(sorted(_find_user_modules(env).items()))
-    digests = {name: digest for name, module in modules.items() if (digest := digest_module(module))}
+    digests: dict[str, str] = {}
+    for name, module in modules.items():
+        digest = digest_module(module)
+        if digest:
+            digests[name] = digest
     if digests:
         entries["modules"] = digests
     patches = list(_find_patches(tuple(modules)))
@@ -94,7 +105,7 @@ def describe_process(env: EnvConfig, *, device: torch.device) -> tuple[dict[str,
 def merge_versions(stored: Mapping[str, Any], entries: Mapping[str, Any], *, env_step: int) -> dict[str, Any]:
     """Merge the stored entries with those of this process.
 
-    The entries from the start of the run do not change. Each resume with differences adds one line to "resumed".
+    The entries from the start of the run do not change. If a resume has other entries, it adds one line to "resumed".
 
     Args:
         stored: Entries in the row of the run. If they do not contain "source", the run starts for the first time.
@@ -107,7 +118,7 @@ def merge_versions(stored: Mapping[str, Any], entries: Mapping[str, Any], *, env
     for key in sorted({*stored, *entries} - {"resumed"}):
         value = entries.get(key)
         if value != stored.get(key):
-            differences.append(f"{key} none" if value is None else f"{key} {str(value)[:200]}")
+            differences.append(f"{key} none" if value is None else f"{key} {str(value)[:_MAX_VALUE_CHARACTERS]}")
     if not differences:
         return dict(stored)
     resumed = [*stored.get("resumed", []), f"from env step {env_step:,}: {', '.join(differences)}"]
@@ -117,13 +128,13 @@ def merge_versions(stored: Mapping[str, Any], entries: Mapping[str, Any], *, env
 def read_checkout(root: Path) -> tuple[dict[str, Any], bytes]:
     """Read the commit and the diff of a checkout.
 
-    Both are empty if `root` has no .git folder, as in an installed wheel. Otherwise git would use the repository of
-    another project that contains this folder.
+    Both are empty if `root` has no .git folder, as in an installed wheel. Without this check, git would search the
+    parent folders and use the repository of another project.
     """
     commit = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None
     if commit is None:
         return {}, b""
-    paths = [name for name in (*OWN, "pyproject.toml") if (root / name).exists()]
+    paths = [name for name in (*_OWN_PACKAGES, "pyproject.toml") if (root / name).exists()]
     diff = _git(root, "diff", "HEAD", "--no-color", "--no-ext-diff", "--", *paths) or b""
     untracked_files = _git(root, "ls-files", "--others", "--exclude-standard", "--", *paths) or b""
     for name in untracked_files.decode().splitlines():
@@ -131,17 +142,19 @@ def read_checkout(root: Path) -> tuple[dict[str, Any], bytes]:
     state: dict[str, Any] = {"commit": commit.decode().strip(), "dirty": bool(diff)}
     if diff:
         state["diff"] = _digest(diff)
-    cut = b"" if len(diff) <= _MAX_DIFF_BYTES else b"\n# cut here: %d bytes in all\n" % len(diff)
-    return state, diff[:_MAX_DIFF_BYTES] + cut
+    if len(diff) > _MAX_DIFF_BYTES:
+        diff = diff[:_MAX_DIFF_BYTES] + b"\n# cut here: %d bytes in all\n" % len(diff)
+    return state, diff
 
 
 def digest_module(module: ModuleType) -> str:
-    """Digest a module's file, or all modules of a package; "" if there is no file."""
+    """Compute the digest of a module's file, or of all files of a package; "" if there is no file."""
     path = Path(_get_path(module))
     if path.name != "__init__.py":
         return _digest_file(path)
     files = sorted(path.parent.rglob("*.py"))[:_MAX_FILES]
-    return _digest(b"".join(str(file.relative_to(path.parent)).encode() + file.read_bytes() for file in files))
+    contents = [str(file.relative_to(path.parent)).encode() + file.read_bytes() for file in files]
+    return _digest(b"".join(contents))
 
 
 def _git(root: Path, *arguments: str) -> bytes | None:
@@ -149,21 +162,21 @@ def _git(root: Path, *arguments: str) -> bytes | None:
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     with suppress(OSError, subprocess.SubprocessError):
         command = ["git", "-C", str(root), *arguments]
-        done = subprocess.run(command, capture_output=True, check=False, timeout=10, env=environment)
+        done = subprocess.run(command, capture_output=True, check=False, timeout=_GIT_TIMEOUT_S, env=environment)
         return done.stdout if done.returncode == 0 else None
     return None
 
 
 def _find_user_modules(env: EnvConfig) -> dict[str, ModuleType]:
-    """Find the loaded top-level modules that the user has written or listed.
+    """Find the loaded top-level modules of the user.
 
     - Modules that are not part of this program, of Python or of an installed package.
-    - Plug-ins and environments that the user has named, even if they are installed packages.
+    - Plug-ins and environments that the user has listed by name, even if they are installed packages.
     """
     listed = {module.partition(".")[0] for module in (*list_modules(), find_map_module(env))}
     user_modules = {}
     for name, module in list(sys.modules.items()):
-        if "." in name or name in (*OWN, *_MAIN_MODULES):
+        if "." in name or name in (*_OWN_PACKAGES, *_MAIN_MODULES):
             continue
         path = _get_path(module)
         if path and (name in listed or not _is_installed(path)):

@@ -1,4 +1,7 @@
-"""Ask a running trainer to play or evaluate its present policy, and describe its answer in one line."""
+"""Ask a running trainer to play or evaluate its present policy, and describe its answer in one line.
+
+A question is a command that does not change the training. Its answer is the result of the played episodes.
+"""
 
 import time
 
@@ -57,7 +60,7 @@ def ask_and_wait(
 
 
 def describe(request: EvaluationRequest) -> str:
-    """Write when a question was asked, and its answer or its state."""
+    """Write when a question was asked (UTC), and its answer or its state."""
     when = f"asked {add_utc(request.requested_at):%H:%M:%S} UTC"
     if request.answer is not None:
         return f"{when}: {describe_answer(request, request.answer)}"
@@ -69,7 +72,7 @@ def describe(request: EvaluationRequest) -> str:
 
 
 def describe_answer(request: EvaluationRequest, answer: RequestedEvaluation) -> str:
-    """Write the result of the greedy policy."""
+    """Write the result of the greedy policy: the win rate of an evaluation, or the outcome of one episode."""
     at = f"at env step {format_count(answer.env_step)}"
     if request.kind == "evaluate":
         return f"win rate {answer.wins}/{answer.episodes} {at}"

@@ -1,8 +1,8 @@
-"""Find out from which checkpoint a run can resume, and resume, stop or delete runs.
+"""Find the checkpoint from which a run can resume, and resume, restart, stop or delete runs.
 
-A run resumes from its newest usable checkpoint. A run with recorded rows but no usable checkpoint keeps its rows, and
-the user can start a new run from step 0, whose parent is the old run. A bulk action continues after a run that refuses
-it, and returns the reasons. This module does not load torch.
+A run resumes from its newest usable checkpoint. A run with recorded rows but no usable checkpoint keeps its rows. The
+user can then restart it: a new run trains from step 0, and the old run is its parent. An action on several runs
+continues after a run for which it is not possible, and returns the error messages. This module does not load torch.
 """
 
 import socket
@@ -32,22 +32,24 @@ from storage.runs.rows import RunRow, check_not_imported, find_run
 from storage.runs.status import allows, check_allowed
 
 ENOUGH_CHECKPOINTS = 2
-"""With this number of usable checkpoints, the run can still resume if one file is damaged."""
+"""With this number of usable checkpoints, a run can still resume if one of the files becomes damaged."""
 
 
 @dataclass(frozen=True)
 class CheckpointStatus:
-    """The checkpoints that this machine can read, newest first, and whether the run can resume from one."""
+    """The checkpoints of a run on this machine, and whether the run can resume from one."""
 
     env_steps: int
+    """Number of recorded env steps of the run."""
     checkpoints: tuple[CheckpointCheck, ...]
+    """Newest first."""
     folder: str
     other_host: str | None
     """The machine that trained the run, if it is not this machine."""
     refusal: str | None = None
     """Why this machine cannot read the folder of the checkpoints."""
     missing: str = ""
-    """Why the checkpoints may be in another folder, if there is none here."""
+    """If there is no checkpoint here: a sentence why the checkpoints may be in another folder. Otherwise empty."""
     best: tuple[CheckpointCheck, ...] = ()
     """Policies of the best evaluations, newest first. A run cannot resume from them."""
 
@@ -63,12 +65,12 @@ class CheckpointStatus:
 
     @property
     def can_resume(self) -> bool:
-        """Whether the run has a usable checkpoint, or no recorded step that a start from step 0 would delete."""
+        """Whether the run has a usable checkpoint, or no recorded steps, so that it can start from step 0."""
         return self.refusal is None and (self.usable is not None or self.env_steps == 0)
 
     @property
     def superseded_steps(self) -> int:
-        """Number of recorded env steps after the checkpoint, which a resume replaces."""
+        """Number of recorded env steps after the checkpoint. A resume replaces their rows."""
         return self.env_steps - (self.usable.env_step if self.usable else 0)
 
     @property
@@ -88,13 +90,15 @@ def examine_checkpoints(db: Database, row: RunRow) -> CheckpointStatus:
     Raises:
         StorageError: If the database does not answer at the moment.
     """
-    other_host = row.host if row.host not in (None, socket.gethostname()) else None
+    is_from_other_host = row.host not in (None, socket.gethostname())
+    other_host = row.host if is_from_other_host else None
     try:
         folder = run_folder(db, row.id)
     except StorageError as exc:  # EMTC_FILES cannot be used
         return CheckpointStatus(row.env_steps, (), "", other_host, str(exc))
-    checkpoints, best = check_checkpoints(folder, row.id), check_best(folder, row.id)
-    if allows(row.live_status, "resume"):  # a running trainer is still adding rows
+    checkpoints = check_checkpoints(folder, row.id)
+    best = check_best(folder, row.id)
+    if allows(row.live_status, "resume"):  # not while a trainer is adding rows
         checkpoints = [_compare_with_rows(db, row.id, checkpoint) for checkpoint in checkpoints]
     return CheckpointStatus(
         row.env_steps,
@@ -107,7 +111,9 @@ def examine_checkpoints(db: Database, row: RunRow) -> CheckpointStatus:
 
 
 def claim_to_resume(db: Database, run_id: str) -> str:
-    """Claim a run that this process will resume, and return the token of the owner. A lost run is taken over at once.
+    """Claim a run that this process will resume, and return the token by which it owns the run.
+
+    A run whose trainer is lost (no heartbeats) is claimed at once.
 
     Raises:
         RunStateError: If the run is being trained, or has recorded rows and no usable checkpoint.
@@ -140,7 +146,7 @@ def resume_run(db: Database, run_id: str) -> None:
 
 
 def check_can_restart(row: RunRow) -> None:
-    """Check that this version and this machine can train a run again, before anything is created.
+    """Check that this version and this machine can train a run again from step 0, before anything is created.
 
     Raises:
         ConfigError: If they cannot.
@@ -178,7 +184,7 @@ class BulkResult:
 
 
 def stop_runs(db: Database, run_ids: Sequence[str]) -> BulkResult:
-    """Send a stop command to trainers without waiting for them; queued runs are stopped at once."""
+    """Send a stop command to the trainers of runs without waiting for them. Queued runs are stopped at once."""
     return _apply_to_each(run_ids, lambda run_id: stop_run(db, run_id))
 
 

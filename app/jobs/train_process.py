@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from app.jobs.signals import StopSignals, record_stop, stop_signals
+from app.jobs.signals import StopSignals, handle_stop_signals, record_stop
 from emtc_core.control import StopRequested
 from emtc_core.errors import RunStateError
 from storage.engine import Database
@@ -24,7 +24,7 @@ def train_detached(
     announce: Announce,
     token: str | None = None,
     resume: bool = False,
-    worker: int | None = None,
+    worker_pid: int | None = None,
     gpu_share: float = 1.0,
 ) -> int:
     """Train a run that another process has created; return the exit code.
@@ -33,16 +33,16 @@ def train_detached(
         url: Database of the run.
         run_id: The run.
         announce: Called with lines for the user.
-        token: Owner token of this process.
+        token: Token by which this process owns the run.
         resume: Continue from the newest usable checkpoint.
-        worker: Process id of the worker that has claimed the run. With a worker, a signal or the end of the worker
+        worker_pid: Process id of the worker that has claimed the run. With a worker, a signal or the end of the worker
             returns the run to the queue.
-        gpu_share: Fraction of the GPU's memory that the run may plan with, if `train.gpu_share` is auto.
+        gpu_share: Fraction of the GPU's memory that the run may use, if `train.gpu_share` is auto.
     """
-    with stop_signals(worker=worker) as signals:
+    with handle_stop_signals(worker_pid=worker_pid) as signals:
         try:
             database = open_with_retry(url, report=announce, patience_s=PATIENCE_S)
-        except StopRequested:
+        except StopRequested:  # a signal while the database was being opened: open it to record the stop
             database = open_with_retry(url, report=announce, patience_s=PATIENCE_S)
             mark_stopped(database, run_id, token, signals, announce=announce)
             return 0
@@ -67,7 +67,7 @@ def train_with_signals(
     on_progress: Callable[[int], None] = lambda env_step: None,
     gpu_share: float = 1.0,
 ) -> "RunSummary":
-    """Import torch and train. A signal during the import stops the run, too.
+    """Import torch and train. A signal during the import also stops the run.
 
     Raises:
         StopRequested: If a signal arrived before the first step.
@@ -94,7 +94,7 @@ def train_with_signals(
 def mark_stopped(
     database: Database, run_id: str, token: str | None, signals: StopSignals, *, announce: Announce
 ) -> None:
-    """Record that a signal arrived before the first step."""
-    with suppress(RunStateError):  # it is already recorded
+    """Record that a signal stopped the run before its first step."""
+    with suppress(RunStateError):  # the stop is already recorded
         retry_transient(database, lambda: record_stop(database, run_id, token, signals))
     announce(f"Run {run_id} was stopped before its first step.")

@@ -19,7 +19,7 @@ from app.jobs.env_calls import EnvCalls
 from app.jobs.external_env import ExternalEnv, check_fits
 from app.jobs.launch import LOG_NAME
 from app.jobs.provenance import record_provenance
-from app.jobs.signals import StopSignals, record_stop, stop_signals
+from app.jobs.signals import StopSignals, handle_stop_signals, record_stop
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.config.run import RunConfig
 from emtc_core.config.train import EnvConfig
@@ -66,17 +66,17 @@ def train_run(
         database: An open database.
         run_id: The run.
         resume: Continue from the newest usable checkpoint.
-        token: Owner token of this process. None: this function claims the run.
+        token: Token by which this process owns the run. None: this function claims the run.
         signals: The signal handler, if one is already installed. None: this function installs one.
         on_progress: Called with the env step after each round.
         announce: Called with lines for the user: the planned memory use.
-        gpu_share: Fraction of the GPU's memory that the run may plan with, if `train.gpu_share` is auto.
+        gpu_share: Fraction of the GPU's memory that the run may use, if `train.gpu_share` is auto.
 
     Raises:
         EmtcError: If the run failed. The run is marked failed with the same message.
         StopRequested: If a signal arrived before the first step. The run is marked stopped.
     """
-    with stop_signals() if signals is None else nullcontext(signals) as handler:
+    with handle_stop_signals() if signals is None else nullcontext(signals) as handler:
         if token is None:
             token = new_token = make_token()
             retry_transient(database, lambda: claim_to_train(database, run_id, new_token))
@@ -100,7 +100,7 @@ def train_run(
 def _record_end(
     database: Database, run_id: str, status: Literal["finished", "stopped"], token: str, signals: StopSignals
 ) -> None:
-    """Record how the run ended; retry while the database is locked, full or unreachable."""
+    """Record how the run ended. Retry while the database is locked, full or unreachable."""
 
     def write() -> None:
         if status == "finished":
@@ -110,7 +110,9 @@ def _record_end(
 
     try:
         retry_transient(database, write)
-    except RunStateError:  # raise, unless an earlier attempt was committed and only its answer was lost
+    except RunStateError:
+        # An earlier attempt may have been committed although the connection failed before its reply. Then the end is
+        # recorded, and this is no error.
         row = retry_transient(database, lambda: find_run(database, run_id))
         is_requeued = signals.must_requeue and row.owner_token != token
         if row.status != status and not is_requeued:
@@ -126,7 +128,7 @@ def _record_failures(database: Database, run_id: str, token: str, signals: StopS
         _record_end(database, run_id, "stopped", token, signals)
         raise
     except (RunInterruptedError, KeyboardInterrupt) as exc:
-        with suppress(StorageError):  # the database that refused the records may refuse this update too
+        with suppress(StorageError):  # the database did not store the records, so this update may fail too
             if signals.must_requeue:
                 return_to_queue(database, run_id, token=token)
             else:
@@ -136,7 +138,8 @@ def _record_failures(database: Database, run_id: str, token: str, signals: StopS
         if not signals.interrupted_start:
             _record_failure(database, run_id, token, exc)
             raise
-        _record_end(database, run_id, "stopped", token, signals)  # an interrupted database driver raises its own error
+        # A signal interrupted the database driver, which raised its own error instead of StopRequested.
+        _record_end(database, run_id, "stopped", token, signals)
         raise StopRequested from exc
     except BaseException as exc:
         _record_failure(database, run_id, token, exc)
@@ -144,7 +147,7 @@ def _record_failures(database: Database, run_id: str, token: str, signals: StopS
 
 
 def _record_failure(database: Database, run_id: str, token: str, exc: BaseException) -> None:
-    """Write the traceback to the run's log and the message to the database, where these are writable."""
+    """Write the traceback to the run's log and the message to the database, if these are writable."""
     with suppress(OSError, StorageError):  # a full disk or an unreachable folder must not hide the first error
         _write_traceback(run_folder(database, run_id))
     message = hide_passwords(str(exc) if isinstance(exc, EmtcError) else f"{type(exc).__name__}: {exc}")
@@ -158,7 +161,7 @@ def _mark_started(database: Database, run_id: str, token: str, gpu_share: float)
     """Read the configuration, choose device, threads and share of the GPU, and mark the run as running."""
     row = retry_transient(database, lambda: find_run(database, run_id))
     config = config_from_stored(row.config)
-    # These changes are chosen at each start and not stored.
+    # These settings are chosen again at each start. They are not written to the stored configuration.
     changes: dict[str, Any] = {}
     if row.host not in (None, socket.gethostname()):
         changes = {"act_device": "auto", "gpu_share": gpu_share}
@@ -194,14 +197,15 @@ def _train(
     ):
         checkpoint = retry_transient(database, lambda: _load_checkpoint(database, run_id, store)) if resume else None
         signals.on_stuck = partial(_end_at_once, database, run_id, token, signals, recorder)
-        stoppable = signals.as_control(control, blocked=lambda: recorder.blocked)
-        trainer = _make_trainer(config, recorder, stoppable, store, device, on_progress, signals.env_calls)
+        control_with_signals = signals.as_control(control, get_blocked_reason=lambda: recorder.blocked)
+        trainer = _make_trainer(config, recorder, control_with_signals, store, device, on_progress, signals.env_calls)
         retry_transient(database, lambda: record_provenance(database, run_id, config.env, device=device, token=token))
         lines = describe_memory(trainer.memory_sizes, gpu_sizes=trainer.gpu_sizes, host_bytes=memory_bytes())
         for line in lines:
             announce(line)
         if checkpoint is not None:
-            trainer.set_state(checkpoint.state)  # before later rows are superseded, because it may fail
+            # Set the state first, because it may fail. Then mark the rows after the checkpoint as replaced.
+            trainer.set_state(checkpoint.state)
             recorder.supersede(checkpoint.env_step, checkpoint=checkpoint.name, skipped_checkpoints=checkpoint.skipped)
             store.rename_newer(checkpoint.env_step)
         return trainer.run()
@@ -209,7 +213,7 @@ def _train(
 
 @contextmanager
 def _open_recorder(database: Database, run_id: str, token: str) -> Generator[DatabaseRecorder]:
-    """Open the recorder. On a second Ctrl-C, drop the unwritten records instead of waiting for the disk or database.
+    """Open the recorder. On a second Ctrl-C, drop unwritten records instead of waiting for the disk or database.
 
     Raises:
         RunInterruptedError: On a second Ctrl-C, with the number of dropped records.
@@ -219,9 +223,9 @@ def _open_recorder(database: Database, run_id: str, token: str) -> Generator[Dat
         yield recorder
         recorder.close()
     except KeyboardInterrupt as exc:
-        blocked = recorder.blocked
+        blocked_reason = recorder.blocked
         n_lost = recorder.abandon()
-        reason = f" {n_lost} records could not be written: {blocked}" if n_lost and blocked else ""
+        reason = f" {n_lost} records could not be written: {blocked_reason}" if n_lost and blocked_reason else ""
         raise RunInterruptedError(
             f"Run {run_id} was ended at once, without a checkpoint.{reason} Resume it from the last checkpoint with: "
             f"emtc resume {run_id}"
@@ -258,11 +262,11 @@ def _make_trainer(
     on_progress: Callable[[int], None],
     env_calls: EnvCalls,
 ) -> Trainer:
-    def make_for_evaluation(env_config: EnvConfig) -> VectorEnv:
+    def make_eval_env(env_config: EnvConfig) -> VectorEnv:
         n_envs = min(config.eval.episodes, config.train.n_envs)
         return env_calls.watch(env_calls.run("its start", make_env, env_config, n_envs=n_envs))
 
-    def make_for_training() -> VectorEnv:
+    def make_train_env() -> VectorEnv:
         env = env_calls.run("its start", make_env, config.env, n_envs=config.train.n_envs)
         if is_external(config.env):
             check_fits(config, env.info)
@@ -272,9 +276,9 @@ def _make_trainer(
     robust_env_config = make_robust_env_config(config.env)
     return Trainer(
         config,
-        env=make_for_training(),
-        eval_env=make_for_evaluation(config.env),
-        robust_env=make_for_evaluation(robust_env_config) if robust_env_config else None,
+        env=make_train_env(),
+        eval_env=make_eval_env(config.env),
+        robust_env=make_eval_env(robust_env_config) if robust_env_config else None,
         recorder=recorder,
         control=control,
         checkpoints=store,
@@ -284,7 +288,7 @@ def _make_trainer(
 
 
 def _end_at_once(database: Database, run_id: str, token: str, signals: StopSignals, recorder: DatabaseRecorder) -> None:
-    """Write all records and the end of a run, and end this process: its main thread does not return."""
+    """Write all records and the end of a run, and end this process, whose main thread hangs in an environment."""
     try:
         recorder.flush()
         _record_end(database, run_id, "stopped", token, signals)

@@ -12,7 +12,7 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count, format_time
-from app.jobs.alerts import MEANINGS, REASONS, SEVERITY, Alert, Severity, list_alerts
+from app.jobs.alerts import KIND_LABELS, KIND_MEANINGS, SEVERITY, Alert, Severity, list_alerts
 from app.jobs.doctor import Check, run_checks
 from app.ui import data, messages
 from app.ui.page_state import RUN, Choices, Flag
@@ -80,8 +80,8 @@ def _show_kind(alerts: Sequence[Alert], unread: Sequence[Alert]) -> None:
     kind, severity = alerts[0].kind, alerts[0].severity
     with st.container(border=True, gap="xsmall"):
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.badge(f"{REASONS[kind]} · {format_count(len(alerts))}", icon=_ICON[severity], color=_COLOR[severity])  # type: ignore[arg-type]
-            st.caption(MEANINGS[kind], width="stretch")
+            st.badge(f"{KIND_LABELS[kind]} · {format_count(len(alerts))}", icon=_ICON[severity], color=_COLOR[severity])  # type: ignore[arg-type]
+            st.caption(KIND_MEANINGS[kind], width="stretch")
         for alert in alerts[:_MAX_PER_KIND]:
             _show_alert(alert, is_unread=alert in unread)
         if older := alerts[_MAX_PER_KIND:]:

@@ -17,7 +17,7 @@ from sqlalchemy import update
 
 from app.cli.main import run
 from app.jobs.alerts import (
-    SCARCE_BYTES,
+    LOW_DISK_BYTES,
     STAGNANT_AFTER,
     STOPPABLE,
     Messenger,
@@ -107,8 +107,8 @@ def test_a_better_return_at_the_same_win_rate_is_progress():
 
 
 def test_a_disk_that_is_nearly_full_is_told_once_a_day():
-    assert kinds(disk_free=SCARCE_BYTES) == []
-    (alert,) = find_alerts([], disk_free=SCARCE_BYTES - 1, now=NOW)
+    assert kinds(disk_free=LOW_DISK_BYTES) == []
+    (alert,) = find_alerts([], disk_free=LOW_DISK_BYTES - 1, now=NOW)
     (later,) = find_alerts([], disk_free=5, now=NOW + timedelta(hours=1))
     assert (alert.kind, alert.key) == ("disk-low", later.key)
 

@@ -15,7 +15,7 @@ from app.analysis.projections.snapshots import (
     project_snapshot,
 )
 from app.cli.main import run
-from app.jobs.projection_process import embed
+from app.jobs.projection_process import fit_embedder
 from app.jobs.projections import run_job
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database
@@ -71,7 +71,7 @@ def test_a_job_fits_the_embedder_and_draws_its_map(seeded: tuple[Database, int])
     db, snapshot_id = seeded
     params = make_projection_params("umap", n=50, seed=0, embedder="random")
     job = create_job(db, snapshot_id, method="umap", params=params)
-    run_job(db, job.id, embed=embed)
+    run_job(db, job.id, fit_embedder=fit_embedder)
     assert get_job(db, job.id).status == "finished"
     theirs = find_projection(db, snapshot_id, "umap", params)
     assert theirs is not None

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from app.analysis.projections.snapshots import make_projection_params, project_snapshot
-from app.jobs.launch import TRAINER_NICENESS, TYPICAL_SPEED, estimate, kill_run, launch_run
+from app.jobs.launch import TRAINER_NICENESS, TYPICAL_SPEED_SOURCE, estimate, kill_run, launch_run
 from app.jobs.projections import cancel_job, run_job, start_job
 from app.jobs.resume import resume_run
 from emtc_core.config.resolve import resolve
@@ -99,9 +99,9 @@ def test_only_the_process_of_the_run_is_killed(db, values, word):
 
 def test_estimate_learns_from_finished_runs(seeded, db):
     config = resolve(preset="demo")
-    assert estimate(db, config).basis == TYPICAL_SPEED
+    assert estimate(db, config).speed_source == TYPICAL_SPEED_SOURCE
     known = estimate(seeded[0], config)
-    assert "1 run of this map and algorithm" in known.basis
+    assert "1 run of this map and algorithm" in known.speed_source
     assert known.seconds > 0
     assert known.disk_bytes > 1e6
 

@@ -12,7 +12,7 @@ from app.analysis.tables import TABLE_FORMATS, export_table
 from app.figures.kinds.maps import Grid, Heatmap
 from app.figures.registry import FIGURES, TABLES
 from app.figures.render.export import EXPORT_FORMATS, export_figure
-from app.jobs.sweeps.file import Study
+from app.jobs.sweeps.file import StudyFigure
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.runs.sweeps import sweep_runs
@@ -192,7 +192,7 @@ def test_study_tables_of_an_empty_database_have_their_columns(db, name):
 
 
 def test_published_numbers_name_their_game_and_only_the_four_published_cells():
-    assert set(read_published_studies()) >= set(get_args(Study))
+    assert set(read_published_studies()) >= set(get_args(StudyFigure))
     augmentation = find_published("augmentation", "skirmish")
     assert augmentation is not None
     assert len(augmentation.table) == 4

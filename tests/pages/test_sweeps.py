@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import delete, update
 
 from app.jobs import gpu
-from app.jobs.launch import EXAMPLE_STUDY, TYPICAL_SPEED
-from app.jobs.sweeps.control import _describe_basis, create_sweep, find_imported, find_open_runs, remake_plan
+from app.jobs.launch import EXAMPLE_STUDY, TYPICAL_SPEED_SOURCE
+from app.jobs.sweeps.control import _join_speed_sources, create_sweep, find_imported, find_open_runs, remake_plan
 from app.jobs.sweeps.file import parse_sweep
 from app.jobs.sweeps.plan import make_plan
 from app.ui.sweeps import detail, study
@@ -315,16 +315,16 @@ def test_an_invalid_number_in_the_url_is_reported_and_disables_the_start(empty, 
 @pytest.mark.parametrize(
     ("bases", "said"),
     [
-        ([TYPICAL_SPEED, TYPICAL_SPEED], TYPICAL_SPEED),
+        ([TYPICAL_SPEED_SOURCE, TYPICAL_SPEED_SOURCE], TYPICAL_SPEED_SOURCE),
         (
-            ["the speed of 1 run", TYPICAL_SPEED],
+            ["the speed of 1 run", TYPICAL_SPEED_SOURCE],
             "measured here for 1 of 2 kinds of run, and a typical speed for the others",
         ),
         (["the speed of 1 run", "the median speed of 4 runs"], "measured here for 2 of 2 kinds of run"),
     ],
 )
 def test_the_sources_of_several_speeds_are_combined(bases, said):
-    assert _describe_basis(bases) == said
+    assert _join_speed_sources(bases) == said
 
 
 def test_tables_and_figures_of_a_sweep_read_one_state_of_the_database(empty, monkeypatch):

@@ -105,12 +105,12 @@ def test_fifty_early_deaths(tmp_path: Path) -> None:
 
 
 def test_a_signal_before_the_first_poll_ends_at_once_and_later_ones_are_commands() -> None:
-    from app.jobs.signals import stop_signals
+    from app.jobs.signals import handle_stop_signals
     from emtc_core.control import NoControl
 
-    with stop_signals(), pytest.raises(StopRequested):
+    with handle_stop_signals(), pytest.raises(StopRequested):
         signal.raise_signal(signal.SIGTERM)
-    with stop_signals() as signals:
+    with handle_stop_signals() as signals:
         control = signals.as_control(NoControl())
         assert control.poll() is None
         signal.raise_signal(signal.SIGINT)
@@ -121,10 +121,10 @@ def test_a_signal_before_the_first_poll_ends_at_once_and_later_ones_are_commands
 
 def test_the_signal_of_a_worker_is_not_counted_and_a_second_sigterm_ends_the_process() -> None:
     """A cluster may send SIGTERM to a worker and to its trainers, and the worker passes it on."""
-    from app.jobs.signals import stop_signals
+    from app.jobs.signals import handle_stop_signals
     from emtc_core.control import NoControl
 
-    with stop_signals() as signals:
+    with handle_stop_signals() as signals:
         control = signals.as_control(NoControl())
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR1):
             signal.raise_signal(number)
@@ -137,7 +137,7 @@ def test_a_driver_that_a_signal_breaks_off_may_complain_and_the_run_is_stopped_a
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from app.jobs import training
-    from app.jobs.signals import stop_signals
+    from app.jobs.signals import handle_stop_signals
 
     def begin(*_: object) -> None:
         try:
@@ -149,7 +149,7 @@ def test_a_driver_that_a_signal_breaks_off_may_complain_and_the_run_is_stopped_a
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     config = resolve(preset="demo", steps=100)
     run_id = create_run(db, config.model_dump(mode="json"), target_steps=100, versions={})
-    with stop_signals() as signals, pytest.raises(StopRequested):
+    with handle_stop_signals() as signals, pytest.raises(StopRequested):
         training.train_run(db, run_id, resume=False, signals=signals)
     assert (find_run(db, run_id).live_status, find_run(db, run_id).error) == ("stopped", None)
     db.dispose()

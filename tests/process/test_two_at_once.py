@@ -47,7 +47,7 @@ ACTS = {
 print("ready", flush=True)
 sys.stdin.readline()
 if role == "worker":
-    WorkerLoop(db, jobs=3, leave=LeaveRequest(), announce=said.append, sweep_id=ids[0], at_most=3)._claim_runs()
+    WorkerLoop(db, jobs=3, leave=LeaveRequest(), announce=said.append, sweep_id=ids[0], max_active=3)._claim_runs()
 for each in ids if role in ACTS else []:
     try:
         ACTS[role](each)

@@ -1,1 +1,1 @@
-"""Import curves of other programs. `read` reads a source, one module per format; `parsed_run` has what they share."""
+"""Import curves of other programs. `read` reads a source; each format has a module; `parsed_run` is shared by all."""

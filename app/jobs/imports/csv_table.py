@@ -1,8 +1,8 @@
-"""CSV tables: one row per evaluation, or the export of a chart of W&B, with one column per run.
+"""Read CSV tables: one row per evaluation, or the export of a chart of W&B, with one column per run.
 
-A table has the columns algo, map, seed, step, and win_rate or return; optional columns are env, return_std, length and
-episodes. An export of W&B has the x axis in its first column and columns "RUN - METRIC", "RUN - METRIC__MIN" and
-"RUN - METRIC__MAX".
+A table of the first kind has the columns algo, map, seed, step, and win_rate or return; optional columns are env,
+return_std, length and episodes. An export of W&B has the x axis in its first column, and the columns "RUN - METRIC",
+"RUN - METRIC__MIN" and "RUN - METRIC__MAX".
 """
 
 import re
@@ -23,9 +23,9 @@ RETURNS: Final = ("return", "return_mean", "mean_episode_return", "episode_retur
 _STEPS: Final = ("step", "env_step", "steps", "step_count")
 _KEYS: Final = ("env", "algo", "map", "seed")
 _REQUIRED_KEYS: Final = ("algo", "map", "seed")
-_OPTIONAL: Final = {"return_std": "return_std", "length": "length_mean", "episodes": "episodes"}
+_OPTIONAL_COLUMNS: Final = {"return_std": "return_std", "length": "length_mean", "episodes": "episodes"}
 """Name in a table → column of `evaluations`."""
-_WANDB_COLUMN: Final = re.compile(r"(?P<run>.+) - (?P<metric>[^ ].*?)(?P<edge>__MIN|__MAX)?")
+_WANDB_COLUMN: Final = re.compile(r"(?P<run>.+) - (?P<metric>[^ ].*?)(?P<bound>__MIN|__MAX)?")
 
 
 def read_csv(file: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
@@ -42,7 +42,7 @@ def read_csv(file: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | Con
     if len(cells) == 1:
         raise ConfigError(f"{file.name} has no row below its header")
     cells = cells.iloc[1:].apply(lambda column: column.str.strip())
-    if any(map(_WANDB_COLUMN.fullmatch, header)):
+    if any(_WANDB_COLUMN.fullmatch(name) for name in header):
         yield from _read_wandb(file.name, header, cells, overrides)
     else:
         yield from _read_rows(file.name, header, cells, overrides)
@@ -64,11 +64,13 @@ def _read_rows(name: str, header: list[str], cells: pd.DataFrame, overrides: Sou
             'An export of W&B needs its first column (the env steps) and a column "RUN - METRIC" for each run.'
         )
     value_columns: dict[str, str] = {}  # column of `evaluations` → column of the table
-    for column, column_names in overrides.name_columns(WIN_RATES, RETURNS).items():
+    for column, column_names in overrides.list_source_names(WIN_RATES, RETURNS).items():
         value_column = find_first(column_names, header)
         if value_column is not None:
             value_columns[column] = value_column
-    value_columns |= {column: optional for optional, column in _OPTIONAL.items() if optional in header}
+    value_columns |= {
+        column: table_column for table_column, column in _OPTIONAL_COLUMNS.items() if table_column in header
+    }
     frame = frame.assign(**{key: "" for key in _KEYS if key not in header})
     for _, rows in frame.groupby(list(_KEYS), sort=False):
         env, algo, map_name, seed = (str(text) for text in rows.iloc[0].loc[list(_KEYS)])
@@ -94,20 +96,23 @@ def _make_curve(steps: Iterable[str], values: Iterable[str]) -> pd.Series:
 def _read_wandb(
     name: str, header: list[str], cells: pd.DataFrame, overrides: SourceOverrides
 ) -> Iterator[ParsedRun | ConfigError]:
-    """Read the export of a chart of W&B. Algorithm, map and seed are in the names of the runs, or options."""
+    """Read the export of a chart of W&B. Algorithm, map and seed are in the names of the runs, or set by the user."""
     columns: dict[str, str] = {}  # metric → column of `evaluations`
-    for column, column_names in overrides.name_columns(WIN_RATES, RETURNS).items():
+    for column, column_names in overrides.list_source_names(WIN_RATES, RETURNS).items():
         columns |= dict.fromkeys(column_names, column)
+    # Name of a run, and number of earlier runs with this name → column of `evaluations` → curve
     curves: dict[tuple[str, int], dict[str, pd.Series]] = {}
     metrics: list[str] = []
     for position, text in enumerate(header):
         match = _WANDB_COLUMN.fullmatch(text)
-        if position == 0 or match is None or match["edge"] or match["metric"] == "_step":
+        if position == 0 or match is None:
+            continue
+        if match["bound"] or match["metric"] == "_step":
             continue
         metrics.append(match["metric"])
         column = columns.get(match["metric"])
         if column is not None:
-            n_before = header[:position].count(text)  # several runs may have one name
+            n_before = header[:position].count(text)  # several runs may have the same name
             run_curves = curves.setdefault((match["run"], n_before), {})
             run_curves[column] = _make_curve(cells[0], cells[position])
     if not curves:

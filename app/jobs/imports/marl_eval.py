@@ -1,4 +1,4 @@
-"""The JSON format of marl-eval, which BenchMARL also writes: environment → task → algorithm → run → step."""
+"""Read the JSON format of marl-eval, which BenchMARL also writes: environment → task → algorithm → run → step."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,12 +20,12 @@ from emtc_core.errors import ConfigError
 
 WIN_RATES: Final = ("win_rate", "battle_won", "test_battle_won_mean")
 RETURNS: Final = ("return", "return_mean", "mean_episode_return", "episode_return")
-_ABSOLUTE: Final = "absolute_metrics"
-"""The final evaluation of marl-eval, or BenchMARL's maxima. It is not a step of the curve."""
+_NOT_A_STEP: Final = "absolute_metrics"
+"""Key of the final evaluation of marl-eval, or of BenchMARL's maxima. It is not a step of the curve."""
 
 
 class _StoredRun(NamedTuple):
-    """A run in a file."""
+    """A run as it is stored in a file, with its position in the tree."""
 
     env: str
     task: str
@@ -34,6 +34,7 @@ class _StoredRun(NamedTuple):
     number: int
     """Number of the run among those of its algorithm and task, from 1."""
     steps: Mapping[str, Any]
+    """Name of a step → its metrics."""
 
 
 def read_marl_eval(path: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
@@ -89,16 +90,19 @@ def _list_children(tree: Any, file_name: str) -> Iterator[tuple[str, Mapping[str
 
 
 def _read_curves(steps: Mapping[str, Any], overrides: SourceOverrides, where: str) -> dict[str, pd.Series]:
-    """Average the values of each step: one value, or one for each evaluation episode."""
+    """Read the curves of a run.
+
+    A step has a single value, or a list with one value per evaluation episode. The curve has the mean of the list.
+    """
     points: dict[str, list[tuple[object, Any]]] = {}  # column of `evaluations` → env steps and values
     for name, step in steps.items():
-        if name == _ABSOLUTE or not isinstance(step, Mapping):
+        if name == _NOT_A_STEP or not isinstance(step, Mapping):
             continue
         if "step_count" not in step:
             raise ConfigError(f"{where}: {name} has no step_count")
         env_step = step["step_count"]
         n_episodes = 0
-        for column, names in overrides.name_columns(WIN_RATES, RETURNS).items():
+        for column, names in overrides.list_source_names(WIN_RATES, RETURNS).items():
             key = find_first(names, step)
             values = _read_values(step[key]) if key else np.empty(0)
             if not len(values):
@@ -107,7 +111,7 @@ def _read_curves(steps: Mapping[str, Any], overrides: SourceOverrides, where: st
             n_episodes = max(n_episodes, len(values))
             if column == "return_mean" and len(values) > 1:
                 points.setdefault("return_std", []).append((env_step, float(values.std(ddof=1))))
-        if n_episodes > 1:  # a single value may be a mean of any number of episodes
+        if n_episodes > 1:  # the number of episodes of a single value is unknown
             points.setdefault("episodes", []).append((env_step, n_episodes))
     return {column: make_series(column_points) for column, column_points in points.items()}
 

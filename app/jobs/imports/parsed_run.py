@@ -1,6 +1,7 @@
-"""A run as the files of another program describe it, and what the formats share: options, names, checks of values.
+"""The type of a run that was read from another program's files, and functions that several formats use.
 
-A reader yields a `ParsedRun` for each run, or a ConfigError with the reason why this run cannot be read.
+A reader (the function of one format) yields a `ParsedRun` for each run, or a ConfigError with the reason why this run
+cannot be read. The functions parse names of runs, read numbers and JSON, and check the values of a `ParsedRun`.
 """
 
 import json
@@ -17,7 +18,7 @@ from emtc_core.envs.smac.maps import SMAC_MAPS, SMACV2_MAPS
 from emtc_core.errors import ConfigError
 from storage.guards import shorten
 
-ENVS: Final = {
+ENV_NAMES: Final = {
     "sc2": "smac",
     "StarCraft2": "smac",
     "SMAC": "smac",
@@ -31,16 +32,17 @@ ENVS: Final = {
     "Football": "grf",
 }
 """Environment in another program → environment in this program."""
-_MAPS: Final = sorted((*SMAC_MAPS, *SMACV2_MAPS), key=len, reverse=True)
-"""Maps that are found in names of runs. A longer name is found first: 3s5z_vs_3s6z, not 3s5z."""
-MAPS: Final = {name.lower(): name for name in _MAPS}
-"""Map in files whose names are all in lower case → map, for example mmm2 → MMM2."""
+_MAPS_LONGEST_FIRST: Final = sorted((*SMAC_MAPS, *SMACV2_MAPS), key=len, reverse=True)
+"""Maps that are searched in names of runs. A longer name is found first: 3s5z_vs_3s6z, not 3s5z."""
+MAPS_BY_LOWER_NAME: Final = {name.lower(): name for name in _MAPS_LONGEST_FIRST}
+"""Name of a map in lower case → map, for example mmm2 → MMM2. Some programs write all names in lower case."""
 _MAX_STEP: Final = 10**15
 _MAX_CHARACTERS: Final = 100
 _DATE: Final = re.compile(r"[ _]*\d{4}-\d\d-\d\d.*$")
 _SEED: Final = re.compile(r"(?:(?<=[^a-z])|^)seed[ _=-]?(\d{1,18})(?!\d)", re.IGNORECASE)
+"""The word "seed" that does not follow a letter, and its number."""
 _SEPARATORS: Final = " _/-"
-_NO_NAMES: Final = re.compile(r"(?:run[_-]?\d+|logs|tb|tb_logs|tensorboard|summaries)", re.IGNORECASE)
+_MEANINGLESS_FOLDERS: Final = re.compile(r"(?:run[_-]?\d+|logs|tb|tb_logs|tensorboard|summaries)", re.IGNORECASE)
 """Names of folders that do not describe a run."""
 
 
@@ -53,6 +55,7 @@ class SourceOverrides:
     algo: str | None = None
     seed: int | None = None
     label: str | None = None
+    """Name of the import in legends."""
     win_rate: str | None = None
     """Name of the win rate in the source."""
     return_name: str | None = None
@@ -60,8 +63,8 @@ class SourceOverrides:
     budget: int | None = None
     """Training length of all runs [env steps]."""
 
-    def name_columns(self, win_rates: Sequence[str], returns: Sequence[str]) -> dict[str, Sequence[str]]:
-        """Return the names that win rate and return can have in the source: the user's, or those of the format."""
+    def list_source_names(self, win_rates: Sequence[str], returns: Sequence[str]) -> dict[str, Sequence[str]]:
+        """Return column of `evaluations` → its possible names in the source: the user's, or those of the format."""
         return {
             "win_rate": (self.win_rate,) if self.win_rate else win_rates,
             "return_mean": (self.return_name,) if self.return_name else returns,
@@ -80,11 +83,11 @@ class ParsedRun:
     map: object = None
     algo: object = None
     seed: object = None
-    """Random seed, or −n for run n of a source without seeds."""
+    """Random seed. If the source names no seeds, its n-th run gets the seed -n."""
     budget: object = None
     """Training length that the other program was given [env steps]."""
     eval_interval: object = None
-    """Env steps between two evaluations, if the source names them."""
+    """Env steps between two evaluations."""
     is_finished: bool = True
     """Whether the other program recorded the end of the training."""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -92,7 +95,7 @@ class ParsedRun:
 
 
 class RunName(NamedTuple):
-    """What the name of a run contains."""
+    """The parts of the name of a run; None if the name does not contain the part."""
 
     algo: str | None
     map: str | None
@@ -102,18 +105,20 @@ class RunName(NamedTuple):
 def parse_run_name(name: str, overrides: SourceOverrides) -> RunName:
     """Find seed, map and algorithm in a name or path such as "qmix_3m_seed1" or "3m/qmix/seed_1/logs".
 
-    The algorithm is what remains. A map is found if it is the user's, a map of SMAC or SMACv2, or a scenario of
-    football.
+    The words that remain are the algorithm. A map is found if it is the user's map, a map of SMAC or SMACv2, or a
+    scenario of football.
     """
-    folders = [folder for folder in name.split("/") if not _NO_NAMES.fullmatch(folder)]
+    # Example: "qmix_3m_seed1" → rest "qmix_3m_" → rest "qmix__" → algorithm "qmix".
+    folders = [folder for folder in name.split("/") if not _MEANINGLESS_FOLDERS.fullmatch(folder)]
     rest = _DATE.sub("", "/".join(folders))
     seed_match = _SEED.search(rest)
     rest = _SEED.sub("", rest, count=1)
-    maps = [overrides.map] if overrides.map else _MAPS
+    maps = [overrides.map] if overrides.map else _MAPS_LONGEST_FIRST
     pattern = "|".join([*map(re.escape, maps), r"academy_\w+?"])
     map_match = re.search(rf"(?:(?<=[{_SEPARATORS}])|^)(?:{pattern})(?=[{_SEPARATORS}]|$)", rest)
     if map_match:
         rest = rest[: map_match.start()] + rest[map_match.end() :]
+    # Two adjacent separators show where the seed or the map was removed. A single one belongs to the algorithm.
     words = [word for word in re.split(rf"[{_SEPARATORS}]{{2,}}", rest) if word.strip(_SEPARATORS)]
     algo = "_".join(word.strip(_SEPARATORS) for word in words)
     return RunName(
@@ -130,20 +135,20 @@ def find_seed(name: str) -> int | None:
 
 
 def make_series(points: Iterable[tuple[object, object]]) -> pd.Series:
-    """Make the curve of a `ParsedRun` from env steps and values as a file contains them."""
+    """Make a curve of a `ParsedRun` from the env steps and values in a file. They are not checked here."""
     pairs = list(points)
     steps = pd.Index([step for step, _ in pairs], dtype=object)
     return pd.Series([value for _, value in pairs], steps, dtype=object)
 
 
 def find_first(names: Iterable[str], container: Collection[str]) -> str | None:
-    """Return the first of some names that a container has."""
+    """Return the first of these names that is in a container; None if no name is."""
     return next((name for name in names if name in container), None)
 
 
 def read_number(raw: object) -> float:
-    """Read a number, or NaN. jsonpickle's form of a NumPy number, {"dtype", "value"}, is read too."""
-    if isinstance(raw, Mapping):
+    """Read a number; return NaN for any other value."""
+    if isinstance(raw, Mapping):  # a NumPy number in the form of jsonpickle: {"dtype": …, "value": …}
         raw = raw.get("value")
     if isinstance(raw, bool) or not isinstance(raw, int | float | str):
         return np.nan
@@ -169,7 +174,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def join_curves(run: ParsedRun) -> pd.DataFrame:
-    """Check the curves of a run and join them: one row per env step, one column per curve, NaN where it has no value.
+    """Check the curves of a run and join them: one row per env step, one column per curve, NaN for a missing value.
 
     Raises:
         ConfigError: If the run has no win rate and no return, an env step is repeated, or a value is invalid.
@@ -184,18 +189,23 @@ def join_curves(run: ParsedRun) -> pd.DataFrame:
     return pd.concat(checked, axis=1).sort_index()
 
 
-def check_text(what: str, raw: object, where: str) -> str:
-    """Check a name of at most 100 printable characters; `what` is the option that sets it.
+def check_text(option: str, raw: object, where: str) -> str:
+    """Check a name: at most 100 printable characters.
+
+    Args:
+        option: Name of the value, which is also the name of its command-line option: "map", "env", "algo" or "name".
+        raw: The value in the source.
+        where: Description of the run in messages.
 
     Raises:
         ConfigError: If it is missing or invalid.
     """
     text = str(raw).strip() if isinstance(raw, str | int) else ""
     if not text:
-        raise ConfigError(f"{where} has no {what}", hint=f"Set it with --{what}.")
+        raise ConfigError(f"{where} has no {option}", hint=f"Set it with --{option}.")
     if len(text) > _MAX_CHARACTERS or not text.isprintable():
         raise ConfigError(
-            f"The {what} of {where} must be at most {_MAX_CHARACTERS} printable characters, got {shorten(text)}."
+            f"The {option} of {where} must be at most {_MAX_CHARACTERS} printable characters, got {shorten(text)}."
         )
     return text
 
@@ -213,7 +223,11 @@ def check_seed(raw: object, where: str) -> int:
 
 
 def _check_curve(name: str, curve: pd.Series, where: str) -> pd.Series:
-    """Return a curve with whole env steps and float values, sorted by env step."""
+    """Check a curve, and return it with integer env steps and float values, sorted by env step.
+
+    Raises:
+        ConfigError: If an env step or a value is invalid, or an env step is repeated.
+    """
     steps = np.array([read_number(step) for step in curve.index])
     values = np.array([read_number(value) for value in curve])
     is_step = np.isfinite(steps) & (steps == np.round(steps)) & (steps >= 0) & (steps <= _MAX_STEP)
@@ -223,13 +237,13 @@ def _check_curve(name: str, curve: pd.Series, where: str) -> pd.Series:
     is_finite = np.isfinite(values)
     if not is_finite.all():
         first = int(np.argmin(is_finite))
-        value_text = f"{where}, {name} at step {int(steps[first]):,},"
-        raise ConfigError(f"{value_text} must be a finite number, got {shorten(curve.iloc[first])}")
+        place = f"{where}, {name} at step {int(steps[first]):,},"
+        raise ConfigError(f"{place} must be a finite number, got {shorten(curve.iloc[first])}")
     is_fraction = (values >= 0) & (values <= 1)
     if name == "win_rate" and not is_fraction.all():
         first = int(np.argmin(is_fraction))
-        value_text = f"{where}, win_rate at step {int(steps[first]):,},"
-        raise ConfigError(f"{value_text} must be from 0 to 1, got {values[first]:g}", hint="Is it in percent?")
+        place = f"{where}, win_rate at step {int(steps[first]):,},"
+        raise ConfigError(f"{place} must be from 0 to 1, got {values[first]:g}", hint="Is it in percent?")
     checked = pd.Series(values, index=pd.Index(steps.astype(np.int64)), name=name).sort_index()
     if checked.index.has_duplicates:
         step = checked.index[checked.index.duplicated()][0]

@@ -1,12 +1,12 @@
-"""Read and check the runs of another program. `storage.runs.imports` then writes them.
+"""Read and check the runs of another program. `storage.runs.imports` then writes them to the database.
 
-A run that cannot be read is left out with its reason, and the others are read.
+A run that cannot be read is left out, and its reason is returned with the other runs.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -15,8 +15,8 @@ from app.analysis.variants import is_one_budget, join_budgets
 from app.jobs.imports.csv_table import read_csv
 from app.jobs.imports.marl_eval import read_marl_eval
 from app.jobs.imports.parsed_run import (
-    ENVS,
-    MAPS,
+    ENV_NAMES,
+    MAPS_BY_LOWER_NAME,
     ParsedRun,
     SourceOverrides,
     check_seed,
@@ -29,25 +29,24 @@ from app.jobs.imports.tensorboard import read_tensorboard
 from emtc_core.errors import ConfigError
 from storage.runs.imports import ForeignRun, Point
 
-Format = Literal["sacred", "csv", "marl-eval", "tensorboard"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 UNKNOWN_ENV: Final = "other"
 """Environment of a run whose source does not name one. Its curves are not compared with those of other tasks."""
 _FOLDER_FORMATS: Final = ("sacred", "tensorboard")
 _MIN_INTERVALS: Final = 4
-"""Smallest number of intervals between evaluations that give a usual interval."""
+"""With fewer intervals between evaluations, their median is not used as the evaluation interval."""
 _MAX_LISTED_SETTINGS: Final = 5
-_READERS: Final[dict[Format, Callable[[Path, SourceOverrides], Iterator[ParsedRun | ConfigError]]]] = {
+_READERS: Final[dict[str, Callable[[Path, SourceOverrides], Iterator[ParsedRun | ConfigError]]]] = {
     "sacred": read_sacred,
     "csv": read_csv,
     "marl-eval": read_marl_eval,
     "tensorboard": read_tensorboard,
 }
+FORMATS: Final = tuple(_READERS)
 
 
 @dataclass(frozen=True)
 class ForeignSource:
-    """The runs of a source, and why others are left out."""
+    """The runs of a source, and the reasons why other runs of the source are left out."""
 
     runs: list[ForeignRun]
     skip_reasons: list[str]
@@ -65,14 +64,13 @@ def read_foreign(path: Path, format: str, overrides: SourceOverrides) -> Foreign
     Raises:
         ConfigError: If the format is unknown, the source is missing, or no run can be imported.
     """
-    valid_format: Format | None = next((name for name in FORMATS if name == format), None)
-    if valid_format is None:
+    if format not in _READERS:
         raise ConfigError(f"must be one of {', '.join(FORMATS)}", key="--format", value=format)
     if not path.exists():
         raise ConfigError(f"{path} does not exist")
-    if valid_format in _FOLDER_FORMATS and not path.is_dir():
-        raise ConfigError(f"{path} must be a folder for --format {valid_format}")
-    results = list(_READERS[valid_format](path.resolve(), overrides))
+    if format in _FOLDER_FORMATS and not path.is_dir():
+        raise ConfigError(f"{path} must be a folder for --format {format}")
+    results = list(_READERS[format](path.resolve(), overrides))
     if overrides.seed is not None and len(results) > 1:
         raise ConfigError(
             f"--seed cannot be used, because {path} contains {len(results)} runs", hint="Import them one by one."
@@ -80,10 +78,11 @@ def read_foreign(path: Path, format: str, overrides: SourceOverrides) -> Foreign
     runs: list[ForeignRun] = []
     skip_reasons: list[str] = []
     for result in results:
+        if isinstance(result, ConfigError):
+            skip_reasons.append(str(result))
+            continue
         try:
-            if isinstance(result, ConfigError):
-                raise result
-            runs.append(_check_run(result, overrides, valid_format))
+            runs.append(_check_run(result, overrides, format))
         except ConfigError as error:
             skip_reasons.append(str(error))
     if not runs:
@@ -129,8 +128,11 @@ def _list_different_settings(runs: Sequence[ForeignRun]) -> list[str]:
     return different
 
 
-def _check_run(run: ParsedRun, overrides: SourceOverrides, format: Format) -> ForeignRun:
-    """Check a run and complete it with the values of the user. Its training length may still be its last env step."""
+def _check_run(run: ParsedRun, overrides: SourceOverrides, format: str) -> ForeignRun:
+    """Check a run and replace its values by those of the user.
+
+    Without a training length (budget) in the source or from the user, the training length is the last env step.
+    """
     frame = join_curves(run)
     map_name = check_text("map", overrides.map or run.map, run.where)
     env = check_text("env", overrides.env or run.env or UNKNOWN_ENV, run.where)
@@ -139,11 +141,12 @@ def _check_run(run: ParsedRun, overrides: SourceOverrides, format: Format) -> Fo
     budget = int(given_budget) if np.isfinite(given_budget) and given_budget > 0 else 0
     interval = _find_interval(run, frame)
     is_at_budget = budget > 0 and is_one_budget(last_step, budget, interval)
+    is_complete = is_at_budget or last_step > budget > 0 or (run.is_finished and not overrides.budget)
     if overrides.budget and last_step > budget and not is_at_budget:
         raise ConfigError(f"{run.where} has evaluations up to {last_step:,} env steps, but --budget is {budget:,}")
     return ForeignRun(
-        env=overrides.env or ENVS.get(env, env),
-        map=overrides.map or MAPS.get(map_name, map_name),
+        env=overrides.env or ENV_NAMES.get(env, env),
+        map=overrides.map or MAPS_BY_LOWER_NAME.get(map_name, map_name),
         algo=check_text("algo", overrides.algo or run.algo, run.where),
         seed=check_seed(run.seed if overrides.seed is None else overrides.seed, run.where),
         label=check_text("name", overrides.label or format, run.where),
@@ -151,7 +154,7 @@ def _check_run(run: ParsedRun, overrides: SourceOverrides, format: Format) -> Fo
         source=run.where[:100],
         points=tuple(map(_make_point, frame.index, frame.to_dict("records"))),
         target_steps=budget or last_step,
-        is_complete=is_at_budget or last_step > budget > 0 or (run.is_finished and not overrides.budget),
+        is_complete=is_complete,
         eval_interval=0 if budget else interval,
         settings=run.settings,
     )
@@ -164,7 +167,7 @@ def _make_point(step: int, values: dict[Any, float]) -> Point:
 
 
 def _find_interval(run: ParsedRun, frame: pd.DataFrame) -> int:
-    """Return the env steps between two evaluations: those that the source names, or the median; 0 if unknown."""
+    """Return the env steps between two evaluations: from the source, or the median of the curve; 0 if unknown."""
     interval = read_number(run.eval_interval)
     if np.isfinite(interval) and interval > 0:
         return int(interval)
@@ -173,7 +176,7 @@ def _find_interval(run: ParsedRun, frame: pd.DataFrame) -> int:
 
 
 def _set_common_budgets(runs: list[ForeignRun]) -> list[ForeignRun]:
-    """Give runs of a task whose last env steps differ little one training length: the largest of these steps."""
+    """Set one training length for the runs of a task whose last env steps differ little: the largest of these steps."""
     tasks: dict[tuple[str, str], list[ForeignRun]] = {}
     for run in runs:
         tasks.setdefault((run.env, run.map), []).append(run)
@@ -184,14 +187,14 @@ def _set_common_budgets(runs: list[ForeignRun]) -> list[ForeignRun]:
 
 
 def _keep_one_per_seed(runs: Sequence[ForeignRun], skip_reasons: Sequence[str]) -> ForeignSource:
-    """Keep one of several runs with the same algorithm, task, seed and settings: a whole one, or the longest."""
+    """Keep one of several runs with the same algorithm, task, seed and settings: a complete one, then the longest."""
     runs_by_identity: dict[Hashable, ForeignRun] = {}
     reasons = list(skip_reasons)
     for run in sorted(runs, key=lambda run: (not run.is_complete, -run.points[-1].env_step)):
-        other = runs_by_identity.setdefault(run.identity, run)
-        if other is not run:
+        kept = runs_by_identity.setdefault(run.identity, run)
+        if kept is not run:
             reasons.append(
-                f"{run.source} is a second run of {run.describe()}. {other.source} is imported, because it is not "
+                f"{run.source} is a second run of {run.describe()}. {kept.source} is imported, because it is not "
                 "shorter. Import the other one with a different --name."
             )
     kept_runs = [run for run in runs if runs_by_identity[run.identity] is run]

@@ -1,4 +1,4 @@
-"""Runs of PyMARL and EPyMARL, which the file storage of sacred writes.
+"""Read runs of PyMARL and EPyMARL, whose files are written by the library sacred.
 
 Each run is a folder with config.json, run.json, and metrics.json or info.json. PyMARL writes its curves to info.json,
 as lists KEY and KEY_T. EPyMARL writes them to metrics.json, as {steps, values}.
@@ -28,7 +28,7 @@ _IGNORED_SETTINGS: Final = (
 
 
 def read_sacred(root: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
-    """Read the run in a folder, or all runs below it, in the order of their numbers.
+    """Read all runs in a folder and its subfolders, in the order of their numbers.
 
     Raises:
         ConfigError: If there is no run.
@@ -36,7 +36,7 @@ def read_sacred(root: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | 
     folders = [file.parent for file in root.rglob("config.json")]
     if not folders:
         raise ConfigError(f"{root} contains no run of sacred: no folder with config.json.")
-    for folder in sorted(folders, key=lambda folder: (len(folder.name), folder)):
+    for folder in sorted(folders, key=lambda folder: (len(folder.name), folder)):  # "2" before "10"
         parent = folder.parent.parent if folder == root else root.parent
         where = str(folder.relative_to(parent))
         try:
@@ -50,7 +50,7 @@ def _read_run(folder: Path, where: str, overrides: SourceOverrides) -> ParsedRun
     metrics = _read_optional(folder / "metrics.json")
     info = _read_optional(folder / "info.json")
     run = _read_optional(folder / "run.json")
-    names = {**overrides.name_columns(WIN_RATES, RETURNS), "return_std": _RETURN_STDS, "length_mean": _LENGTHS}
+    names = {**overrides.list_source_names(WIN_RATES, RETURNS), "return_std": _RETURN_STDS, "length_mean": _LENGTHS}
     curves = {column: _find_curve(metrics, info, keys) for column, keys in names.items()}
     n_episodes = config.get("test_nepisode")
     if isinstance(n_episodes, int) and n_episodes > 0:
@@ -82,7 +82,7 @@ def _read_optional(file: Path) -> dict[str, Any]:
 def _find_curve(metrics: Mapping[str, Any], info: Mapping[str, Any], keys: Sequence[str]) -> pd.Series:
     """Return the curve of the first key that the run contains, or an empty curve.
 
-    If a run was killed while PyMARL appended to its two lists, the last value of one of them is missing in the other.
+    If PyMARL was killed between the writes of its two lists, one list is longer by one. Its last item is ignored.
     """
     for key in keys:
         metric = metrics.get(key, {})
@@ -94,7 +94,7 @@ def _find_curve(metrics: Mapping[str, Any], info: Mapping[str, Any], keys: Seque
 
 
 def _read_task(config: Mapping[str, Any]) -> tuple[str, object]:
-    """Return environment and map. On SMACv2 the numbers of units are part of the map: terran_5_vs_5."""
+    """Return environment and map. On SMACv2, the map contains the numbers of units: terran_5_vs_5."""
     env = str(config.get("env", ""))
     args = config.get("env_args") or {}
     if gym_id := str(args.get("key", "")):
@@ -110,6 +110,6 @@ def _read_task(config: Mapping[str, Any]) -> tuple[str, object]:
 
 
 def _make_plain(value: object) -> object:
-    """Return a number, text or truth value as it is, and any other value as text. JSON has no NaN and no infinity."""
+    """Convert a value that JSON cannot store, such as NaN or infinity, to text. Return other plain values unchanged."""
     is_plain = isinstance(value, bool | int | str) or (isinstance(value, float) and isfinite(value))
     return value if is_plain else str(value)

@@ -1,8 +1,8 @@
-"""Event files of TensorBoard, read with TensorBoard's own reader. Each folder with event files is a run.
+"""Read event files of TensorBoard with TensorBoard's own reader. Each folder with event files is a run.
 
-`SummaryWriter.add_scalars` writes a folder for each tag; the folders of one writer are one run. MAPPO (on-policy) does
-this in results/ENV/MAP/ALGO/EXPERIMENT/run1/logs. BenchMARL counts iterations instead of env steps; its tag
-counters_total_frames converts them.
+There is one exception: `SummaryWriter.add_scalars` writes a folder for each tag, and the folders of one writer are one
+run. MAPPO (on-policy) does this in results/ENV/MAP/ALGO/EXPERIMENT/run1/logs. BenchMARL counts iterations instead of
+env steps. Its tag counters_total_frames contains the env steps of each iteration.
 """
 
 import logging
@@ -35,7 +35,7 @@ Scalars = dict[str, pd.Series]
 
 
 def read_tensorboard(root: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
-    """Read every run. Algorithm, map and seed are in the name of its folder, or options.
+    """Read every run. Algorithm, map and seed are in the name of its folder, or set by the user.
 
     Raises:
         ConfigError: If there is no event file, or TensorBoard is missing.
@@ -44,7 +44,7 @@ def read_tensorboard(root: Path, overrides: SourceOverrides) -> Iterator[ParsedR
     if not folders:
         raise ConfigError(f"{root} contains no event file of TensorBoard (events.out.tfevents.…)")
     runs: dict[Path, Scalars] = {}
-    settings: dict[Path, dict[str, str]] = {}
+    settings: dict[Path, dict[str, str]] = {}  # of runs of BenchMARL
     for folder in folders:
         try:
             events = _load_events(folder)
@@ -77,12 +77,13 @@ def _make_run(
         name = folder.relative_to(root).as_posix()
         where = f"{root.name}/{name}"
     curves: Scalars = {}
-    names = overrides.name_columns(EVENT_WIN_RATES, EVENT_RETURNS) | {"length_mean": _LENGTHS}
+    names = overrides.list_source_names(EVENT_WIN_RATES, EVENT_RETURNS) | {"length_mean": _LENGTHS}
     for column, tags in names.items():
         tag = find_first(tags, scalars)
         if tag is not None:
             curves[column] = scalars[tag]
-    if any(map(_BENCHMARL_TAG.match, scalars)) or any(tag in scalars for tag in BENCHMARL_RETURNS):
+    has_benchmarl_tag = any(_BENCHMARL_TAG.match(tag) for tag in scalars)
+    if has_benchmarl_tag or any(tag in scalars for tag in BENCHMARL_RETURNS):
         curves = _convert_iterations(curves, scalars, folder, where)
     if "algorithm_name" in settings:
         return ParsedRun(
@@ -112,7 +113,7 @@ def _make_run(
 
 
 def _convert_iterations(curves: Scalars, scalars: Scalars, folder: Path, where: str) -> Scalars:
-    """Replace the iterations of BenchMARL by its env steps. Evaluations without a number of env steps are left out."""
+    """Replace BenchMARL's iterations by env steps. Evaluations of iterations without env steps are left out."""
     tag = find_first(BENCHMARL_STEPS, scalars)
     if tag is None:
         files = [*folder.glob("*.json"), *folder.parent.glob("*.json"), *folder.parent.parent.glob("*.json")]
@@ -121,15 +122,16 @@ def _convert_iterations(curves: Scalars, scalars: Scalars, folder: Path, where: 
             f"{where} counts iterations of BenchMARL, and has no {BENCHMARL_STEPS[1]} to convert them to env steps. "
             f"Import {name} with --format marl-eval."
         )
-    frames = dict(scalars[tag].items())
-    return {
-        column: make_series((frames[step], value) for step, value in curve.items() if step in frames)
-        for column, curve in curves.items()
-    }
+    env_steps = dict(scalars[tag].items())  # iteration → env steps
+    converted: Scalars = {}
+    for column, curve in curves.items():
+        points = curve.items()
+        converted[column] = make_series((env_steps[number], value) for number, value in points if number in env_steps)
+    return converted
 
 
 def _find_run_folder(folder: Path, root: Path, tags: list[str]) -> Path:
-    """Return the folder of the writer: `folder`, or the one above the folder that `add_scalars` made for its tag."""
+    """Return the folder of the writer: `folder`, or its parent if `add_scalars` made `folder` for a single tag."""
     if len(tags) == 1:
         name = tags[0].replace("/", "_")
         for suffix in (f"/{tags[0]}/{tags[0]}", f"/{name}_{name}"):  # tensorboardX, torch

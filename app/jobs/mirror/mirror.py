@@ -1,17 +1,17 @@
 """Write runs to another program while they train: Weights & Biases, MLflow or TensorBoard.
 
-A mirror reads the values that its program does not contain from the database, writes them, and repeats. Trainers are
-not involved.
+A mirror reads from the database the values that the program does not have yet, writes them, and repeats. Trainers are
+not involved. A sink is the object that writes to one program.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final
 
 from app.jobs.mirror.mlflow_sink import MlflowSink
-from app.jobs.mirror.rows import MirroredRun, MirrorTarget, describe_run, read_new_rows
+from app.jobs.mirror.rows import MirroredRun, Sink, describe_run, read_new_rows
 from app.jobs.mirror.tensorboard_sink import TensorboardSink
 from app.jobs.mirror.wandb_sink import WandbSink
 from emtc_core.errors import ConfigError
@@ -20,24 +20,24 @@ from storage.queries.run_search import RunFilter, matching_ids
 from storage.queries.runs import get_rows
 from storage.runs.rows import RunRow
 
-Target = Literal["tensorboard", "wandb", "mlflow"]
-TARGETS: tuple[Target, ...] = get_args(Target)
 ROWS_AT_ONCE: Final = 5_000
-_SINKS: Final[dict[Target, Callable[[Path], MirrorTarget]]] = {
+_SINKS: Final[dict[str, Callable[[Path], Sink]]] = {
     "tensorboard": TensorboardSink,
     "wandb": WandbSink,
     "mlflow": MlflowSink,
 }
+PROGRAMS: Final = tuple(_SINKS)
 
 
 @dataclass
 class Mirror:
-    """A program with the last env steps that it contains."""
+    """Writes runs to one program, and stores the last written env step of each curve."""
 
-    sink: MirrorTarget
+    sink: Sink
     _last_steps: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
-    _complete: dict[str, int] = field(default_factory=dict[str, int])
-    """Ended runs that are written completely → their env steps. They are not read again."""
+    """Key of a run → curve → last env step in the program."""
+    _complete_runs: dict[str, int] = field(default_factory=dict[str, int])
+    """Key of an ended run that is written completely → its env steps. It is not read again."""
 
     def update(self, db: Database, run_ids: Sequence[str] | None) -> tuple[int, bool]:
         """Write the new values of these runs; None means all runs.
@@ -51,15 +51,15 @@ class Mirror:
             run = describe_run(db, row)
             if not run.has_ended:
                 has_active_run = True
-            elif self._complete.get(run.key) == row.env_steps:
+            elif self._complete_runs.get(run.key) == row.env_steps:
                 continue
             n_values += self._update_run(db, row.id, run)
             if run.has_ended:
-                self._complete[run.key] = row.env_steps
+                self._complete_runs[run.key] = row.env_steps
         return n_values, not has_active_run
 
     def _update_run(self, db: Database, run_id: str, run: MirroredRun) -> int:
-        """Write the new values of one run, and close it if it has ended; return the number of values."""
+        """Write the new values of one run, and close it in the program if it has ended; return the number of values."""
         if run.key not in self._last_steps:
             self._last_steps[run.key] = dict(self.sink.last_steps(run))
         last_steps = self._last_steps[run.key]
@@ -74,27 +74,26 @@ class Mirror:
         return sum(len(row.values) for row in rows)
 
     def close(self, db: Database, run_ids: Sequence[str] | None) -> None:
-        """Close every run."""
+        """Release the files and connections of every run in the program."""
         for row in _read_rows(db, run_ids):
             self.sink.close(describe_run(db, row))
 
 
-def make_mirror(target: str, out: Path) -> Mirror:
-    """Make the mirror of a target.
+def make_mirror(program: str, out: Path) -> Mirror:
+    """Make a mirror that writes into the folder `out`.
 
     Raises:
-        ConfigError: If the target is unknown or its program is not installed.
+        ConfigError: If the program is not one of PROGRAMS, or is not installed.
     """
-    valid_target: Target | None = next((name for name in TARGETS if name == target), None)
-    if valid_target is None:
-        raise ConfigError(f"must be one of {', '.join(TARGETS)}", key="--to", value=target)
-    return Mirror(_SINKS[valid_target](out))
+    if program not in _SINKS:
+        raise ConfigError(f"must be one of {', '.join(PROGRAMS)}", key="--to", value=program)
+    return Mirror(_SINKS[program](out))
 
 
 def mirror_continuously(
     mirror: Mirror, db: Database, run_ids: Sequence[str] | None, *, every_s: float, announce: Callable[[str], None]
 ) -> None:
-    """Update a mirror repeatedly, until all of these runs have ended. With None (all runs) it never ends.
+    """Update a mirror repeatedly, until all of these runs have ended. With `run_ids` None, it never ends.
 
     Args:
         mirror: The mirror.

@@ -1,4 +1,7 @@
-"""Read the curves of a run for a mirror: evaluations, logged metrics and gate statistics."""
+"""Read the curves of a run for a mirror: evaluations, logged metrics and gate statistics.
+
+The gate is the weight β of the episodic incentive, the reward that the episodic memory adds.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,19 +19,22 @@ from storage.frames import read_frame
 from storage.models import Evaluation, GateStats, MetricRow, Resume
 from storage.runs.rows import RunRow
 
-EVALUATED: Final = ("win_rate", "return_mean", "return_std", "length_mean", "robust_win_rate")
-_GATE: Final = ("delta_mem_mean", "delta_mem_q50", "beta_mean", "beta_q50", "tau", "memory_size", "desirable_fraction")
+_EVALUATION_COLUMNS: Final = ("win_rate", "return_mean", "return_std", "length_mean", "robust_win_rate")
+_GATE_COLUMNS: Final = (
+    *("delta_mem_mean", "delta_mem_q50", "beta_mean", "beta_q50", "tau", "memory_size", "desirable_fraction"),
+)
 _BEFORE_FIRST_STEP: Final = -1
 LastSteps = Mapping[str, int]
-"""Curve → last env step in the mirror. A curve that is missing starts from the beginning."""
+"""Curve → last env step in the other program. A curve that is missing there is written from its beginning."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """The values of one env step, by curve."""
+    """The values of one env step."""
 
     env_step: int
     values: Mapping[str, float]
+    """Curve → value."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class MirroredRun:
     """A run as it is shown in another program."""
 
     key: str
-    """Id of the run. A resume that replaces rows starts a new curve in the program, with the suffix "-r2", "-r3", …."""
+    """Id of the run. After a resume that replaced rows, it has a suffix "-r2", "-r3", … and is a new run there."""
     name: str
     settings: Mapping[str, Value]
     created_at: datetime
@@ -49,15 +55,15 @@ class MirroredRun:
         return f"{re.sub(r'[^A-Za-z0-9]+', '_', self.name).strip('_')[:60]}-{self.key}"
 
 
-class MirrorTarget(Protocol):
-    """A program that shows curves. It reports what it contains, so that a restarted mirror writes nothing twice."""
+class Sink(Protocol):
+    """Writes runs to one program. `last_steps` reads the program, so that a restarted mirror writes nothing twice."""
 
     def last_steps(self, run: MirroredRun) -> LastSteps:
         """Return the last env step of each curve of a run in the program."""
         ...
 
     def write(self, run: MirroredRun, rows: list[Row]) -> None:
-        """Add rows. They are stored when this returns."""
+        """Write rows. They are stored when the method returns."""
         ...
 
     def close(self, run: MirroredRun) -> None:
@@ -67,9 +73,13 @@ class MirrorTarget(Protocol):
 
 def describe_run(db: Database, row: RunRow) -> MirroredRun:
     """Describe a run for a mirror."""
-    has_replaced_rows = (Resume.run_id == row.id, Resume.reached_env_step > Resume.env_step)
+    query = (
+        select(func.count())
+        .select_from(Resume)
+        .where(Resume.run_id == row.id, Resume.reached_env_step > Resume.env_step)  # a resume that replaced rows
+    )
     with db.read() as connection:
-        n_resumes = connection.execute(select(func.count()).select_from(Resume).where(*has_replaced_rows)).scalar_one()
+        n_resumes = connection.execute(query).scalar_one()
     key = f"{row.id}-r{n_resumes + 1}" if n_resumes else row.id
     has_ended = row.live_status in ("finished", "stopped", "failed")
     name = f"{row.algo} {row.map} seed{row.seed}"
@@ -88,9 +98,10 @@ def read_new_rows(db: Database, run_id: str, last_steps: LastSteps) -> list[Row]
 
 
 def _read_curves(db: Database, run_id: str, last_steps: LastSteps) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the name and the values of each curve. Some rows may already be in the mirror; the caller removes them."""
+    """Yield the name and the values of each curve. The caller removes the rows that the program already contains."""
+    tables = ((Evaluation, "eval", _EVALUATION_COLUMNS), (GateStats, "gate_stats", _GATE_COLUMNS))
     with db.read() as connection:
-        for table, group, columns in ((Evaluation, "eval", EVALUATED), (GateStats, "gate_stats", _GATE)):
+        for table, group, columns in tables:
             last_common_step = min(last_steps.get(f"{group}/{column}", _BEFORE_FIRST_STEP) for column in columns)
             query = (
                 select(table.env_step, *(getattr(table, column) for column in columns))

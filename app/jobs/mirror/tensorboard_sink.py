@@ -1,4 +1,4 @@
-"""Event files of TensorBoard in one folder per run, written and read with TensorBoard's own code."""
+"""Write to TensorBoard: event files in one folder per run, written and read with TensorBoard's own code."""
 
 import time
 from pathlib import Path
@@ -24,11 +24,14 @@ class TensorboardSink:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError as error:
             raise ConfigError(Fault(hint=NO_TENSORBOARD)) from error
-        self._out, self._make_writer = out, EventFileWriter
+        self._out = out
+        self._make_writer = EventFileWriter
         events: Any = event_pb2  # protobuf creates its classes at run time
         summaries: Any = summary_pb2
-        self._event, self._summary = events.Event, summaries.Summary
+        self._make_event = events.Event
+        self._summary = summaries.Summary
         self._writers: dict[str, Any] = {}
+        """Key of a run → its open writer."""
 
     def last_steps(self, run: MirroredRun) -> LastSteps:
         """Read the last step of each scalar of a run with TensorBoard's reader."""
@@ -47,10 +50,11 @@ class TensorboardSink:
         writer = self._writers[run.key]
         for row in rows:
             values = [self._summary.Value(tag=name, simple_value=value) for name, value in row.values.items()]
-            writer.add_event(self._event(wall_time=time.time(), step=row.env_step, summary=self._summary(value=values)))
+            summary = self._summary(value=values)
+            writer.add_event(self._make_event(wall_time=time.time(), step=row.env_step, summary=summary))
         writer.flush()
 
     def close(self, run: MirroredRun) -> None:
-        """Close a run's file."""
+        """Close the event file of a run. Later rows go to a new file in the same folder."""
         if (writer := self._writers.pop(run.key, None)) is not None:
             writer.close()

@@ -1,8 +1,11 @@
-"""Create, start, stop and continue sweeps, for the command line and the page."""
+"""Create, start, stop and continue sweeps, for the command line and the page Sweeps.
+
+A sweep is a set of runs that a sweep file describes. Its plan is the list of these runs. A worker is a process that
+trains queued runs. A search is a sweep in which Optuna chooses the settings of each run (trial).
+"""
 
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -10,7 +13,7 @@ from pydantic import ValidationError
 
 from app.analysis.provenance import library_versions
 from app.jobs.gpu import check_fitting_runs, count_fitting_runs
-from app.jobs.launch import LOG_NAME, TYPICAL_SPEED, check_startable, estimate, spawn
+from app.jobs.launch import LOG_NAME, TYPICAL_SPEED_SOURCE, check_startable, estimate, spawn
 from app.jobs.sweeps.file import SweepFile
 from app.jobs.sweeps.plan import Plan, make_plan
 from app.jobs.sweeps.study import list_reported_runs
@@ -32,14 +35,17 @@ from storage.runs.sweeps import (
 
 
 def default_jobs(plan: Plan | None = None) -> int:
-    """Return the default number of trainers: one for each physical core, because a trainer uses one thread.
+    """Return the default number of parallel trainers: one for each physical core, because a trainer uses one thread.
 
     Args:
-        plan: If it uses a GPU, at most as many trainers as fit into its free memory.
+        plan: The runs. If they use a GPU, the number is at most that of the runs that fit into the GPU's free memory.
     """
     n_cores = max(1, psutil.cpu_count(logical=False) or 1)
     fitting = count_fitting_runs([run.config for run in plan.runs]) if plan else None
-    return min(n_cores, fitting[0]) if fitting else n_cores
+    if fitting is None:
+        return n_cores
+    n_fitting, _ = fitting
+    return min(n_cores, n_fitting)
 
 
 def check_plan(plan: Plan, *, jobs: int | None = None, remote: bool = False) -> None:
@@ -47,8 +53,8 @@ def check_plan(plan: Plan, *, jobs: int | None = None, remote: bool = False) -> 
 
     Args:
         plan: The plan.
-        jobs: Number of trainers at once. None: unknown, so their memory on a GPU is not checked.
-        remote: Other machines train it, so nothing is checked here.
+        jobs: Number of parallel trainers. None: unknown, so their memory on a GPU is not checked.
+        remote: Other machines train the plan, so nothing is checked here.
 
     Raises:
         EnvUnavailableError: If a map or its environment is not available here.
@@ -56,7 +62,7 @@ def check_plan(plan: Plan, *, jobs: int | None = None, remote: bool = False) -> 
     """
     if remote:
         return
-    # Runs that differ in nothing that `check_startable` reads are checked once.
+    # Many runs have equal values of the settings that `check_startable` reads. Only one of them is checked.
     distinct_configs: dict[tuple[object, ...], RunConfig] = {}
     for run in plan.runs:
         train = run.config.train
@@ -83,8 +89,8 @@ def create_sweep(
     Args:
         db: An open database.
         plan: The runs.
-        jobs: Number of trainers at once.
-        remote: Other machines train the runs, so that this machine is not checked.
+        jobs: Number of parallel trainers.
+        remote: Other machines train the runs, so this machine is not checked.
         seeds: Queue only runs with these seeds; None queues all.
 
     Returns:
@@ -115,15 +121,17 @@ def start_in_background(db: Database, sweep_id: str, *, jobs: int, options: Sequ
     Args:
         db: An open database.
         sweep_id: The sweep.
-        jobs: Number of runs at once.
+        jobs: Number of parallel runs.
         options: Command-line options for another engine than the local one.
     """
-    spawn(["app.cli.main", "sweep", sweep_id, "--jobs", str(jobs), *options], background_log(db, sweep_id), db=db)
-    write_worker_heartbeat(db, sweep_id)  # its first one comes after its imports
+    log = sweep_folder(db, sweep_id) / LOG_NAME
+    spawn(["app.cli.main", "sweep", sweep_id, "--jobs", str(jobs), *options], log, db=db)
+    # The process writes heartbeats only after its imports. Until then, this one shows that the sweep has a worker.
+    write_worker_heartbeat(db, sweep_id)
 
 
 def start_sweep(db: Database, plan: Plan, *, jobs: int) -> None:
-    """Queue the runs of a plan and train them in the background, by the worker of the sweep if it has one.
+    """Queue the runs of a plan. A background process trains them, unless the sweep already has a worker.
 
     Raises:
         EnvUnavailableError, ConfigError: If this machine cannot train the plan. Nothing is created then.
@@ -133,20 +141,15 @@ def start_sweep(db: Database, plan: Plan, *, jobs: int) -> None:
         start_in_background(db, plan.id, jobs=jobs)
 
 
-def background_log(db: Database, sweep_id: str) -> Path:
-    """Return the path of the log of a sweep in the background."""
-    return sweep_folder(db, sweep_id) / LOG_NAME
-
-
 def stop_sweep_and_runs(db: Database, sweep_id: str) -> tuple[int, int]:
     """Stop a sweep: mark queued runs as stopped, and send a stop command to the trainers.
 
     Returns:
         Number of runs that were queued, and number of stop commands.
     """
-    n_queued, active = stop_sweep(db, sweep_id)
+    n_queued, active_ids = stop_sweep(db, sweep_id)
     n_commands = 0
-    for run_id in active:
+    for run_id in active_ids:
         try:
             stop_run(db, run_id)
             n_commands += 1
@@ -155,9 +158,12 @@ def stop_sweep_and_runs(db: Database, sweep_id: str) -> tuple[int, int]:
     return n_queued, n_commands
 
 
-def retry(db: Database, sweep_id: str) -> int:
-    """Queue the stopped and failed runs of a sweep again; each resumes from its checkpoint if it has one."""
-    if get_sweep(db, sweep_id).trials:  # Optuna has already used the result of a failed trial
+def requeue_ended(db: Database, sweep_id: str) -> int:
+    """Queue the stopped and failed runs of a sweep again; each resumes from its checkpoint if it has one.
+
+    In a search, failed runs are not queued, because Optuna has already used the result of the trial.
+    """
+    if get_sweep(db, sweep_id).trials:
         return requeue(db, sweep_id, ("stopped",), without=list_reported_runs(db, sweep_id))
     return requeue(db, sweep_id, ("stopped", "failed"))
 
@@ -175,7 +181,7 @@ def continue_sweep(db: Database, sweep: Sweep) -> int:
         ConfigError: If this version of the program would make another plan from the sweep's file.
     """
     create_sweep(db, remake_plan(sweep), jobs=sweep.jobs, remote=sweep.has_worker)
-    retry(db, sweep.id)
+    requeue_ended(db, sweep.id)
     if not sweep.has_worker:
         start_in_background(db, sweep.id, jobs=sweep.jobs)
     return get_sweep(db, sweep.id).counts["queued"]
@@ -183,21 +189,23 @@ def continue_sweep(db: Database, sweep: Sweep) -> int:
 
 @dataclass(frozen=True)
 class OpenRuns:
-    """The planned runs of a sweep that are neither finished nor being trained, by short name, in the plan's order."""
+    """Short names of the planned runs that are neither finished nor being trained, in the plan's order."""
 
     queued: tuple[str, ...] = ()
+    """Runs that wait in the queue, and lost runs that a worker will claim."""
     missing: tuple[str, ...] = ()
     """Deleted, stopped and failed runs, and lost runs that no worker will claim."""
 
 
 def find_imported(sweep: Sweep, runs: Sequence[RunRow]) -> frozenset[str]:
-    """Find the keys of the planned runs for which a bundle with a finished run was imported.
+    """Find the keys of the planned runs for which a bundle (file with exported runs) with a finished run was imported.
 
     Raises:
         ConfigError: If this version of the program would make another plan from the sweep's file.
     """
-    is_imported = any(run.launch_token is None and run.status == "finished" for run in runs)
-    return match_imported(remake_plan(sweep).to_rows(), runs) if is_imported else frozenset()
+    # A run of a sweep has its key in `launch_token`; an imported run has none.
+    has_imported_run = any(run.launch_token is None and run.status == "finished" for run in runs)
+    return match_imported(remake_plan(sweep).to_rows(), runs) if has_imported_run else frozenset()
 
 
 def find_open_runs(sweep: Sweep, runs: Sequence[RunRow], imported: Set[str]) -> OpenRuns:
@@ -213,16 +221,18 @@ def find_open_runs(sweep: Sweep, runs: Sequence[RunRow], imported: Set[str]) -> 
     queued: list[str] = []
     missing: list[str] = []
     for planned in sweep.plan.get("runs", ()):
-        run = runs_by_key.get(str(planned["key"]))
+        key = str(planned["key"])
+        name = _make_short_name(planned)
+        run = runs_by_key.get(key)
         if run is None:
-            if str(planned["key"]) not in imported and not is_searching:
-                missing.append(_short_name(planned))
+            if key not in imported and not is_searching:
+                missing.append(name)
             continue
         status = shown_status(run.live_status, run.tags)
         if status == "queued" or (status == "lost" and sweep.has_worker):
-            queued.append(_short_name(planned))
+            queued.append(name)
         elif status in ("stopped", "failed", "lost"):
-            missing.append(_short_name(planned))
+            missing.append(name)
     return OpenRuns(tuple(queued), tuple(missing))
 
 
@@ -232,7 +242,8 @@ def remake_plan(sweep: Sweep) -> Plan:
     Raises:
         ConfigError: If this version of the program would make another plan from the sweep's file.
     """
-    rule, hint = f"The plan of sweep {sweep.id} is of another version", "Start its sweep file again."
+    rule = f"The plan of sweep {sweep.id} is of another version"
+    hint = "Start its sweep file again."
     try:
         plan = make_plan(SweepFile.model_validate(sweep.plan["file"]))
     except ValidationError as exc:
@@ -248,12 +259,12 @@ def estimate_cost(db: Database | None, plan: Plan, *, jobs: int) -> tuple[float,
     Args:
         db: An open database with earlier runs, or None.
         plan: The plan.
-        jobs: Number of trainers at once.
+        jobs: Number of parallel trainers.
 
     Returns:
         Duration [s], disk space [bytes], and the source of the assumed speed.
     """
-    estimates = {}
+    estimates = {}  # by the values on which an estimate depends
     seconds = disk_bytes = 0.0
     for run in plan.runs:
         config = run.config
@@ -263,20 +274,21 @@ def estimate_cost(db: Database | None, plan: Plan, *, jobs: int) -> tuple[float,
             estimates[key] = estimate(db, config)
         seconds += estimates[key].seconds
         disk_bytes += estimates[key].disk_bytes
-    bases = [cost.basis for cost in estimates.values()]
-    return seconds / max(1, min(jobs, len(plan.runs))), disk_bytes, _describe_basis(bases)
+    n_parallel = max(1, min(jobs, len(plan.runs)))
+    speed_sources = [cost.speed_source for cost in estimates.values()]
+    return seconds / n_parallel, disk_bytes, _join_speed_sources(speed_sources)
 
 
-def _short_name(planned: Mapping[str, Any]) -> str:
+def _make_short_name(planned: Mapping[str, Any]) -> str:
     label = str(planned.get("label", ""))
     seed = f"seed {planned.get('seed')}"
     return f"{label}, {seed}" if label else seed
 
 
-def _describe_basis(bases: Sequence[str]) -> str:
-    """Combine the sources of several speeds into one phrase."""
-    n_typical = bases.count(TYPICAL_SPEED)
-    if len(set(bases)) == 1:
-        return bases[0]
-    measured = f"measured here for {len(bases) - n_typical} of {len(bases)} kinds of run"
+def _join_speed_sources(sources: Sequence[str]) -> str:
+    """Combine the sources of the speeds of several kinds of run into one phrase."""
+    if len(set(sources)) == 1:
+        return sources[0]
+    n_typical = sources.count(TYPICAL_SPEED_SOURCE)
+    measured = f"measured here for {len(sources) - n_typical} of {len(sources)} kinds of run"
     return f"{measured}, and a typical speed for the others" if n_typical else measured

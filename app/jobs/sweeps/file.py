@@ -1,7 +1,7 @@
-"""The sweep file: which settings vary, over which values, with which seeds. Also the templates of this program.
+"""Parse and write sweep files: which settings vary, over which values, with which seeds. Read the templates.
 
-All faults of a file are reported together. `plan` turns a sweep file into runs. The templates are the paper's studies
-and small sweeps for a laptop.
+All faults of a file are reported together. `plan` makes the list of runs from a sweep file. The templates are sweep
+files of this program: the paper's studies, and small sweeps for a laptop.
 """
 
 import json
@@ -25,11 +25,13 @@ from emtc_core.errors import ConfigError, Fault
 from emtc_core.plugins import list_names
 
 Leaf = bool | int | float | str
-Study = Literal["lambda-heatmap", "tau-study", "augmentation", "delta-embedder", "ablation", "learning-curves"]
-MOST_SEEDS = 100
+"""Type of the value of a setting."""
+StudyFigure = Literal["lambda-heatmap", "tau-study", "augmentation", "delta-embedder", "ablation", "learning-curves"]
+MAX_SEEDS = 100
 _MAX_FAULTS = 20
 _SWEEP_FILE = "sweep file"
-_FOLDER = files("app.jobs.sweeps").joinpath("templates")
+"""Name of the file in error messages."""
+_TEMPLATE_FOLDER = files("app.jobs.sweeps").joinpath("templates")
 _TOP_LEVEL_KEYS = {
     "seed": "seeds = 3",
     "algo": 'algo = "…"',
@@ -38,15 +40,16 @@ _TOP_LEVEL_KEYS = {
     "train.t_max": "steps = 100_000",
     "preset": 'preset = "…"',
 }
-"""Settings that have a key at the top of a sweep file, with an example."""
+"""Setting that has its own key at the top of a sweep file → example of this key."""
 _FILE_KEYS = {"algo": "algo", "env.name": "env", "env.map": "map", "train.t_max": "steps", "preset": "preset"}
-"""Setting → key at the top of a sweep file, for settings that have one value for all runs."""
+"""Setting → its key at the top of a sweep file. Seeds are missing, because a file has several."""
 _LIST_RULES = {
-    "seeds": f"a list of whole numbers, or how many (1 to {MOST_SEEDS})",
+    "seeds": f"a list of whole numbers, or how many (1 to {MAX_SEEDS})",
     "map": "one map or a list of maps",
     "algo": "one algorithm or a list of algorithms",
     "grid": "tables of lists that are not empty",
 }
+"""Key of a sweep file whose value is a list → rule in error messages."""
 Texts = Annotated[tuple[str, ...], Field(min_length=1)]
 _FLAT = BeforeValidator(lambda value: flatten_tree(value) if isinstance(value, Mapping) else value)
 """Turns nested tables into dotted keys."""
@@ -127,7 +130,7 @@ class SweepFile(ConfigSection):
     """Name of the sweep."""
     about: str = ""
     """The question that the sweep answers."""
-    study: Study = "learning-curves"
+    study: StudyFigure = "learning-curves"
     """The figure that shows the sweep."""
     env: str = "skirmish"
     """Environment."""
@@ -139,7 +142,7 @@ class SweepFile(ConfigSection):
     """Preset with the values of all other settings."""
     steps: Annotated[int, Field(ge=1, le=LARGEST)] | None = None
     """Training length of each run; unset means the default of the task [env steps]."""
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(min_length=1, max_length=MOST_SEEDS)]
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(min_length=1, max_length=MAX_SEEDS)]
     """A list of seeds, or their number: 3 means 1, 2, 3."""
     common: Annotated[dict[str, Leaf], Field(alias="set", default_factory=dict), _FLAT]
     """Setting → value for all runs."""
@@ -169,7 +172,7 @@ class SweepFile(ConfigSection):
     @field_validator("seeds", mode="before")
     @classmethod
     def _expand_seeds(cls, value: Any) -> Any:
-        is_count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_SEEDS
+        is_count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_SEEDS
         return tuple(range(1, value + 1)) if is_count else value
 
     @model_validator(mode="after")
@@ -211,7 +214,7 @@ class SweepFile(ConfigSection):
 
     @property
     def searched_settings(self) -> list[str]:
-        """Settings in the ranges of a random search, or in the space of a search by Optuna."""
+        """Settings whose values are drawn at random or chosen by Optuna."""
         if self.random is not None:
             return list(self.random.ranges)
         return list(self.optuna.space) if self.optuna is not None else []
@@ -219,8 +222,8 @@ class SweepFile(ConfigSection):
     @property
     def varied_settings(self) -> list[str]:
         """Settings that vary between the runs, except algorithm, map and seed."""
-        of_variants = [key for variant in self.variant for key in variant.changes]
-        return [*self.grid, *self.searched_settings, *of_variants]
+        variant_settings = [key for variant in self.variant for key in variant.changes]
+        return [*self.grid, *self.searched_settings, *variant_settings]
 
 
 def parse_sweep(text: str) -> SweepFile:
@@ -243,7 +246,9 @@ def change_settings(file: SweepFile, settings: Sequence[str] = (), *, steps: int
     Raises:
         ConfigError: If a setting is invalid, or varies between the runs of the file.
     """
-    changes = parse_overrides(settings) | ({"train.t_max": steps} if steps is not None else {})
+    changes = parse_overrides(settings)
+    if steps is not None:
+        changes |= {"train.t_max": steps}
     if not changes:
         return file
     varied = sorted(changes.keys() & set(file.varied_settings))
@@ -264,7 +269,7 @@ def _validate(tree: Mapping[str, Any]) -> SweepFile:
         return SweepFile.model_validate(tree)
     except ValidationError as exc:
         faults = _read_faults(exc)
-        if len(faults) > _MAX_FAULTS:
+        if len(faults) > _MAX_FAULTS:  # one fault replaces the rest
             faults[_MAX_FAULTS:] = [Fault(rule=f"There are {len(faults) - _MAX_FAULTS:,} more faults")]
         raise ConfigError(*faults) from exc
     except RecursionError as exc:
@@ -313,9 +318,10 @@ def _read_faults(exc: ValidationError) -> list[Fault]:
         cause = details.get("ctx", {}).get("error")
         causes = cause.faults if isinstance(cause, SettingError) else [_make_fault(details, path, setting)]
         for fault in causes:
-            # Pydantic reports an error for each type that a value may have. The first one is about its own type.
+            # For a setting, Pydantic reports an error for each type that a value may have. Only the first one is kept.
             key = setting or fault.key
-            faults.setdefault((key, "" if setting else fault.rule), replace(fault, key=key))
+            rule = "" if setting else fault.rule
+            faults.setdefault((key, rule), replace(fault, key=key))
     return list(faults.values())
 
 
@@ -331,7 +337,9 @@ def _find_setting(path: list[str]) -> str:
 
 
 def _make_fault(details: ErrorDetails, path: list[str], setting: str) -> Fault:
-    key, kind, value = ".".join(path), details["type"], details["input"]
+    key = ".".join(path)
+    kind = details["type"]
+    value = details["input"]
     if kind == "extra_forbidden":
         models = (SweepFile, SweepVariant, RandomSearch, OptunaSearch)
         keys = [*(name for model in models for name in model.model_fields), "set"]
@@ -357,6 +365,7 @@ def _make_setting_fault(table: str, key: str, value: object, *, is_item: bool) -
 
 
 def _flatten_ranges(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested tables into dotted keys. A table with the key low or high is a range and is not changed."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping) and not {"low", "high"} & set(value):
@@ -374,10 +383,9 @@ def list_templates() -> dict[str, SweepFile]:
 
 def _list_template_names() -> list[str]:
     """List the names of the sweep files in the folder of the templates, which also contains study files."""
-    file_names = [file.name for file in _FOLDER.iterdir()]
-    return [
-        name.removesuffix(".toml") for name in file_names if name.endswith(".toml") and not name.endswith(".study.toml")
-    ]
+    file_names = [file.name for file in _TEMPLATE_FOLDER.iterdir()]
+    sweep_files = [name for name in file_names if name.endswith(".toml") and not name.endswith(".study.toml")]
+    return [name.removesuffix(".toml") for name in sweep_files]
 
 
 def read_template(name: str) -> str:
@@ -386,11 +394,11 @@ def read_template(name: str) -> str:
     Raises:
         FileNotFoundError: If there is no template with this name.
     """
-    return _FOLDER.joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    return _TEMPLATE_FOLDER.joinpath(f"{name}.toml").read_text(encoding="utf-8")
 
 
 def is_sweep_file(name: str) -> bool:
-    """Return whether a name is that of a template, or the path of a file."""
+    """Return whether a text is the name of a template or the path of an existing file."""
     return _is_file(name) or name in _list_template_names()
 
 

@@ -1,4 +1,7 @@
-"""Turn a sweep file into a plan: the list of its runs with resolved configurations. Nothing is created here."""
+"""Make the plan of a sweep file: the list of its runs with resolved configurations. Nothing is stored here.
+
+A cell is one combination of the values that vary, without a seed. A trial is one run of a search by Optuna.
+"""
 
 import hashlib
 import json
@@ -26,13 +29,13 @@ from storage.runs.sweeps import PlannedRun
 
 MAX_RUNS = 5000
 _MAX_COUNT = 10**15
-"""Largest number of runs that is counted exactly."""
+"""Larger numbers of runs are not counted exactly."""
 _MAX_FAULTS = 20
 
 
 @dataclass(frozen=True)
 class Combination:
-    """One combination of the settings that vary, without a seed."""
+    """A cell of the sweep: one combination of the values that vary, without a seed."""
 
     map: str
     algo: str
@@ -53,12 +56,13 @@ class SweepRun:
     seed: int
     config: RunConfig
     key: str
+    """Unique key of the run, made of the sweep's id, the cell and the seed, or of the number of the trial."""
     name: str
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a sweep file in the order of their start: first all cells with the first seed, then the next seed."""
+    """All runs of a sweep file in the order of their start: all cells with the first seed, then with the next seed."""
 
     file: SweepFile
     runs: tuple[SweepRun, ...]
@@ -124,7 +128,7 @@ def make_plan(file: SweepFile) -> Plan:
     if n_runs > MAX_RUNS:
         got = f"{n_runs:,}" if n_runs < _MAX_COUNT else f"{_MAX_COUNT:,} or more"
         raise ConfigError(f"must be at most {MAX_RUNS:,}, the sweep file has {got}", key="number of runs")
-    plan = Plan(file, ())
+    plan = Plan(file, ())  # it has the id of the sweep, from which the keys of the runs are made
     if file.optuna:
         return Plan(file, tuple(_plan_trials(plan, file.optuna)))
     cells = list(_list_cells(file))
@@ -246,6 +250,7 @@ def count_runs(file: SweepFile) -> int:
     """Count the runs of a sweep file without listing them, up to `_MAX_COUNT`."""
     if file.optuna:
         return file.optuna.trials
+    # A variant with its own algorithm is trained once, another variant with each algorithm of the file.
     n_variants = sum(1 if variant.algo else len(file.algo) for variant in file.variant) or len(file.algo)
     n_samples = file.random.samples if file.random else 1
     n_runs = 1
@@ -265,7 +270,7 @@ def _plan_trials(plan: Plan, search: OptunaSearch) -> Iterator[SweepRun]:
     for key, space in search.space.items():
         values = space if isinstance(space, tuple) else (space.low, space.high)
         for value in values:
-            make_trial(plan, 0, {key: convert_to_setting_type(key, value)})
+            make_trial(plan, 0, {key: convert_to_setting_type(key, value)})  # raises if the value is invalid
     if search.metric not in (*EVALUATION_QUANTITIES, *METRICS):
         hint = suggest(search.metric, [*EVALUATION_QUANTITIES, *METRICS])
         raise ConfigError("must be a quantity or a logged metric", key="optuna.metric", value=search.metric, hint=hint)
@@ -322,10 +327,13 @@ def _list_cells(file: SweepFile) -> Iterator[Combination]:
     """Combine maps, algorithms, variants, grid and samples. The algorithm of a variant replaces that of the file."""
     variants = file.variant or (None,)
     grid = [dict(zip(file.grid, values, strict=True)) for values in product(*file.grid.values())]
-    combinations: set[tuple[str, str, str | None]] = set()
+    combinations: set[tuple[str, str, str | None]] = set()  # a variant with its own algorithm occurs several times
     for map, file_algo, variant in product(file.map, file.algo, variants):
-        algo = variant.algo or file_algo if variant else file_algo
-        name = variant.name if variant else None
+        algo = file_algo
+        name = None
+        if variant:
+            algo = variant.algo or file_algo
+            name = variant.name
         if (map, algo, name) in combinations:
             continue
         combinations.add((map, algo, name))
@@ -357,9 +365,14 @@ def _draw(rng: np.random.Generator, space: Range | tuple[Leaf, ...]) -> Leaf:
 
 
 def _make_label(file: SweepFile, map: str, algo: str, variant: str | None, varied: Mapping[str, Value]) -> str:
-    parts = [map] if len(file.map) > 1 else []
-    parts += [variant] if variant else []
-    parts += [algo] if len(file.algo) > 1 else []
+    """Write the values of a cell that vary in the file, such as "3m, lam = 0.1"."""
+    parts: list[str] = []
+    if len(file.map) > 1:
+        parts.append(map)
+    if variant:
+        parts.append(variant)
+    if len(file.algo) > 1:
+        parts.append(algo)
     parts += [f"{key.rpartition('.')[2]} = {write_value(value)}" for key, value in varied.items()]
     return ", ".join(parts)
 

@@ -1,7 +1,8 @@
-"""The Ray engine: each task of a Ray cluster runs `emtc worker --once` for one sweep.
+"""The Ray engine: each task of a Ray cluster runs `emtc worker --once`.
 
-The database decides which worker trains which run. If a node fails, its runs are lost after a while, and new tasks on
-other nodes resume them from their checkpoints.
+Such a worker trains runs of one sweep until none waits.
+Workers claim runs in the database, so Ray does not know the runs. If a node fails, its runs get the status "lost" when
+their heartbeats are too old. New tasks on other nodes then resume them from their checkpoints.
 """
 
 import math
@@ -30,12 +31,12 @@ from storage.retry import retry_transient
 from storage.runs.sweeps import Sweep, get_sweep
 
 MAX_RETRIES = 5
-"""Number of tasks, per run at the same time, that may replace failed ones."""
+"""Maximum number of replacement tasks for each of the parallel runs: at most (1 + MAX_RETRIES) · jobs tasks in all."""
 _ROOT = Path(__file__).resolve().parents[3]
 _ANSWER_TIMEOUT_S = 5.0
 _CANCEL_TIMEOUT_S = 120.0
 _OBJECT_STORE_BYTES = 100 * 2**20
-"""Ray's minimum is 75 MiB. Tasks return nothing."""
+"""A small object store, because tasks return nothing. Ray's minimum is 75 MiB."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,11 @@ def make_cluster(
     from emtc_core.threads import choose_threads  # loads torch, which takes most of the time of a short command
 
     for option, number in (("--cpus-per-run", cpus), ("--gpus-per-run", gpus)):
-        if number is not None and not (number <= 1 or number % 1 == 0):  # refuses infinity and NaN, too
+        if number is not None and not (number <= 1 or number % 1 == 0):  # infinity and NaN are invalid too
             rule = "must be a whole number, or a fraction below 1 if several runs share one"
             raise ConfigError(rule, key=option, value=number)
     selected = address or os.environ.get("RAY_ADDRESS") or "local"
+    # `is_alone=False`: other runs of the sweep train on the same machine.
     threads = max([choose_threads(config.train.threads, is_alone=False) for config in configs], default=1)
     needs_gpu = any(config.train.device == "cuda" for config in configs)
     return Cluster(
@@ -148,15 +150,16 @@ def run_sweep_on_ray(
 ) -> Sweep:
     """Keep up to `jobs` workers on a cluster until all runs of the sweep have ended.
 
-    A task is submitted for each run that waits. A new one replaces a task that failed, as soon as its run is lost.
+    A task is submitted for each waiting run, up to `jobs` tasks. If a task fails, its run gets the status "lost" later.
+    Such a run waits again, so a new task is submitted.
 
     Args:
         ray: The module `ray`, connected.
         cluster: Resources of each run.
         db: An open database, which every node reaches by the same URL.
         sweep_id: The sweep.
-        jobs: Number of runs at once.
-        leave: Cancels the tasks when it is set. Each worker returns its run to the queue then.
+        jobs: Number of parallel runs.
+        leave: When a signal has arrived, the tasks are cancelled. Each worker then returns its run to the queue.
         announce: Called with messages for the user.
         on_progress: Called with the sweep after each poll.
         env_modules: Modules of environments that the workers may import.
@@ -170,25 +173,30 @@ def run_sweep_on_ray(
     variables = {name: os.environ[name] for name in (FILES_VARIABLE, PLUGINS_VARIABLE) if name in os.environ}
     variables[FOLDER_VARIABLE] = str(get_user_folder())
     tasks: list[Any] = []
-    n_submitted, max_submitted = 0, (1 + MAX_RETRIES) * jobs
+    n_submitted = 0
+    max_submitted = (1 + MAX_RETRIES) * jobs
     try:
         while True:
             sweep = read()
             on_progress(sweep)
             n_waiting = sweep.counts["queued"] + sweep.counts["lost"]
+            # An active run is in training. A task without an active run has not claimed its run yet.
             n_idle_tasks = max(0, len(tasks) - sweep.n_active)
-            n_new = min(n_waiting, jobs - sweep.n_active) - n_idle_tasks
+            n_free_slots = jobs - sweep.n_active
+            n_new = min(n_waiting, n_free_slots) - n_idle_tasks
             for _ in range(min(n_new, max_submitted - n_submitted)):
                 tasks.append(task.remote(db.url, sweep_id, cluster.gpus, variables, sorted(env_modules)))
                 n_submitted += 1
             can_continue = bool(tasks) or sweep.n_active > 0
             if leave.is_requested or sweep.has_nothing_to_start or not can_continue:
                 break
-            ended, tasks = ray.wait(tasks, num_returns=len(tasks), timeout=0) if tasks else ([], [])
-            for ended_task in ended:
+            ended_tasks = []
+            if tasks:
+                ended_tasks, tasks = ray.wait(tasks, num_returns=len(tasks), timeout=0)
+            for ended_task in ended_tasks:
                 try:
                     ray.get(ended_task)
-                except ray.exceptions.RayError as error:  # for example a dead node: its runs are lost after a while
+                except ray.exceptions.RayError as error:  # for example, the node has failed
                     announce(f"A task of the cluster failed: {_describe(error)}")
             time.sleep(POLL_S)
     finally:
@@ -200,18 +208,20 @@ def run_sweep_on_ray(
 
 
 def run_worker(url: str, sweep_id: str, gpus: float, variables: Mapping[str, str], env_modules: Sequence[str]) -> None:
-    """Train runs of a sweep until none is left. This is the task; Ray sends the worker's messages to the driver.
+    """Train runs of a sweep until none waits. This function is the Ray task.
+
+    Ray sends the messages of the worker to the driver, the process that has submitted the task.
 
     Args:
         url: URL of the database. It may contain a password, so it is never a command-line argument.
         sweep_id: The sweep.
         gpus: Number of GPUs that Ray has reserved for this task.
-        variables: Environment variables of the driver. Variables that the node sets itself take precedence.
+        variables: Environment variables of the driver. The node's own value of a variable takes precedence.
         env_modules: Modules of environments that the worker may import.
 
     Raises:
         ClusterError: If the worker fails.
-        KeyboardInterrupt: If Ray cancels the task. Before, the worker has put its run back into the queue.
+        KeyboardInterrupt: If Ray cancels the task. The worker first returns its run to the queue.
     """
     environment = {**variables, **os.environ, "EMTC_DB": url}
     if not gpus:  # newer versions of Ray show all GPUs to a task that reserved none
@@ -252,6 +262,9 @@ def _check_answers(address: str) -> None:
 
 def _describe(error: BaseException) -> str:
     """Return the text of Ray's innermost error as one line; its outer errors do not contain the reason."""
-    while inner := getattr(error, "cause", None) or error.__cause__:
+    while True:
+        inner = getattr(error, "cause", None) or error.__cause__  # `cause` is Ray's attribute, `__cause__` Python's
+        if inner is None:
+            break
         error = inner
     return f"{' '.join(str(error).split())[:400].rstrip('.')}."

@@ -1,12 +1,13 @@
 """A search: Optuna chooses the settings of each trial, and poor runs end early. The worker loop trains the runs.
 
-All state is in the database of the runs and in Optuna's storage. A trial and its run refer to each other by the run's
-key. So a search that was killed at any moment continues without a lost or doubled trial:
+A trial is Optuna's record of one run. All state is in the database of the runs and in Optuna's storage. The key of a
+run (`trial_key`) contains the number of its trial, and the trial stores the id of its run. So a search that was killed
+at any moment continues without a lost or repeated trial:
 
     a running trial without a run          gets a run
     a running trial whose run has ended    is reported to Optuna
     a running trial whose run was stopped  stays open while the search runs, because the user may resume the run;
-                                           at the end of the search it has failed
+                                           at the end of the search it is reported as failed
 """
 
 import time
@@ -39,11 +40,11 @@ from storage.runs.sweeps import (
     write_search_heartbeat,
 )
 
-_ACTIVE = ("queued", "starting", "running", "paused", "stopping", "lost")
+_ACTIVE_STATUSES = ("queued", "starting", "running", "paused", "stopping", "lost")
 
 
 class Search:
-    """One Optuna study and the runs of its trials. This process owns the search by a token."""
+    """One Optuna study and the runs of its trials. Only the process with the search's token may change them."""
 
     def __init__(self, db: Database, plan: Plan, *, jobs: int, token: str) -> None:
         """Open the study of a plan.
@@ -63,7 +64,7 @@ class Search:
         self._options = plan.file.optuna
         self._jobs = jobs
         self._token = token
-        self._heartbeat_at = time.monotonic()  # the claim wrote one
+        self._heartbeat_at = time.monotonic()  # the claim of the search wrote a heartbeat
         self._quantity = find_quantity(self._options.metric)
         config = plan.runs[0].config
         is_evaluation = self._quantity.is_evaluation or self._options.metric.startswith("eval/")
@@ -89,23 +90,32 @@ class Search:
             self._report_and_queue(self._jobs)
 
     def finish(self) -> None:
-        """Report the runs that ended last. The stopped runs of a stopped search stay open, because it can continue.
+        """Report the runs that ended last. If the search was stopped, the trials of stopped runs stay open.
 
         Raises:
             StorageError: If one of the two databases does not answer.
         """
-        is_last = get_sweep(self._db, self._plan.id).status == "active"
-        self._report_and_queue(0, is_last=is_last)
+        is_complete = get_sweep(self._db, self._plan.id).status == "active"  # not stopped
+        self._report_and_queue(0, is_last=is_complete)
 
     def _report_and_queue(self, jobs: int, *, is_last: bool = False) -> None:
+        """Report ended runs and queue trials for the free slots.
+
+        Args:
+            jobs: Number of trials at once; 0 queues none.
+            is_last: The search is complete, so stopped runs are reported as failed.
+
+        Raises:
+            StorageError: If Optuna's storage does not answer.
+        """
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Optuna warns about experimental features
-                self._update(jobs, is_last)
+                self._update_trials(jobs, is_last)
         except import_optuna().exceptions.StorageInternalError as error:
             raise StorageError(f"Optuna's storage does not answer: {error}") from error
 
-    def _update(self, jobs: int, is_last: bool) -> None:
+    def _update_trials(self, jobs: int, is_last: bool) -> None:
         runs = {str(row.launch_token): row for row in sweep_runs(self._db, self._plan.id)}
         trials = self._study.get_trials(deepcopy=False)
         n_active = 0
@@ -114,19 +124,20 @@ class Search:
                 continue
             row = runs.get(trial_key(self._plan.id, trial.number))
             if row is None:
-                is_active = self._requeue(trial)
+                is_active = self._queue_missing_run(trial)
             else:
                 has_ended = self._report_run(trial, row, is_last)
-                is_active = not has_ended and row.live_status in _ACTIVE
+                is_active = not has_ended and row.live_status in _ACTIVE_STATUSES
             if is_active:
                 n_active += 1
         n_free = max(0, jobs - n_active)
-        for number in range(len(trials), min(self._options.trials, len(trials) + n_free)):
+        n_after = min(self._options.trials, len(trials) + n_free)
+        for number in range(len(trials), n_after):
             self._study.sampler = make_sampler(self._options, number)
             self._queue(self._study.ask())
 
-    def _requeue(self, trial: Any) -> bool:
-        """Queue the run of a trial if the search was killed before it did; a trial whose run was deleted has failed.
+    def _queue_missing_run(self, trial: Any) -> bool:
+        """Queue the run of a trial that has none, because the search was killed. If its run was deleted, it has failed.
 
         Returns:
             Whether a run was queued.
@@ -152,32 +163,41 @@ class Search:
             self._make_trial(self._study, trial._trial_id).set_user_attr(RUN, row.id)
         values = self._read_values(row)
         if shown_status(row.live_status, row.tags) == PRUNED:
-            return self._end(trial, values, self._states.PRUNED)
+            self._end(trial, values, self._states.PRUNED)
+            return True
         if row.live_status == "failed" or (row.live_status == "stopped" and is_last):
-            return self._end(trial, values, self._states.FAIL)
+            self._end(trial, values, self._states.FAIL)
+            return True
         if row.live_status == "finished":
-            return self._end(trial, values, self._states.COMPLETE if values else self._states.FAIL)
+            self._end(trial, values, self._states.COMPLETE if values else self._states.FAIL)
+            return True
         if PRUNED in row.tags:  # a stop was requested, and the trainer has not stopped yet
             self._request_stop(row)
         elif row.live_status == "running":
             self._prune_if_poor(trial, row, values)
         return False
 
-    def _end(self, trial: Any, values: Sequence[tuple[int, float]], state: Any) -> bool:
+    def _end(self, trial: Any, values: Sequence[tuple[int, float]], state: Any) -> None:
+        """Report the values and the final state of a trial to Optuna."""
         self._report_values(trial, values)
-        final = values[-1][1] if state == self._states.COMPLETE else None  # for a pruned trial Optuna uses the last one
-        self._study.tell(trial.number, final, state=state, skip_if_finished=True)
-        return True
+        # For a pruned trial, Optuna itself uses the last reported value.
+        final_value = values[-1][1] if state == self._states.COMPLETE else None
+        self._study.tell(trial.number, final_value, state=state, skip_if_finished=True)
 
     def _read_values(self, row: RunRow) -> list[tuple[int, float]]:
-        """Read the values of the metric, with env steps rounded to multiples of the interval for all trials."""
+        """Read the env steps and values of the metric.
+
+        The env steps are rounded to multiples of the interval, so that the pruner can compare trials.
+        """
         points = read_quantity(read_tables(self._db, [row]), self._quantity).get_points(row.id)
         values: dict[int, float] = {}
         for step, value in zip(points.env_step.tolist(), points.value.tolist(), strict=True):
-            values[max(1, round(step / self._interval)) * self._interval] = value
+            n_intervals = max(1, round(step / self._interval))
+            values[n_intervals * self._interval] = value
         return sorted(values.items())
 
     def _report_values(self, trial: Any, values: Sequence[tuple[int, float]]) -> Any:
+        """Report the values that the trial does not have yet; return the writable trial."""
         live_trial = self._make_trial(self._study, trial._trial_id)
         for step, value in values:
             if step not in trial.intermediate_values:
@@ -214,7 +234,8 @@ def open_search(db: Database, sweep_id: str, *, jobs: int) -> Generator[Search]:
     """
     plan = remake_plan(get_sweep(db, sweep_id))
     token = make_token()
-    ends_at = time.monotonic() + LOST_AFTER_S + HEARTBEAT_S  # the last owner may have been killed just now
+    # The last owner may have been killed. After this time, its heartbeat is too old and the claim succeeds.
+    ends_at = time.monotonic() + LOST_AFTER_S + HEARTBEAT_S
     while not retry_transient(db, lambda: claim_search(db, sweep_id, token)):
         if time.monotonic() > ends_at:
             raise _make_owner_error(sweep_id)

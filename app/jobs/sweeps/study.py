@@ -1,7 +1,8 @@
-"""Optuna's part of a search: storage, study, samplers, pruners and suggested settings.
+"""The interface of a search to Optuna: storage, study, samplers, pruners and suggested settings.
 
-The study is in a storage of Optuna, which optuna-dashboard can open: the URL in EMTC_OPTUNA, or a SQLite file next to
-the database. A sweep file cannot set the URL, because a sweep file may come from another user.
+A study is Optuna's record of a search: one trial per run, with its settings and result. It is in a storage of Optuna,
+which optuna-dashboard can open: the URL in EMTC_OPTUNA, or a SQLite file next to the database. A sweep file cannot set
+the URL, because a sweep file may come from another user.
 """
 
 import os
@@ -22,9 +23,13 @@ NO_STORAGE: Final = (
     "postgresql+psycopg://me@dbhost/optuna."
 )
 RUN: Final = "run"
-"""User attribute of a trial: the id of its run."""
-Study = Any  # Optuna is optional, so its types are not available here
+"""Name of the user attribute of a trial that contains the id of its run."""
+Study = Any  # Optuna is optional, so its types cannot be imported here
 Trial = Any
+_QUANTILE_PERCENT: Final = 25.0
+"""The percentile pruner keeps the trials among the best 25 %."""
+_REDUCTION_FACTOR: Final = 3
+"""Successive halving and Hyperband keep one third of the trials at each stage."""
 
 
 def import_optuna() -> Any:
@@ -85,7 +90,7 @@ def open_study(db: Database, sweep_id: str, search: OptunaSearch) -> Study:
 
 
 def find_study(db: Database, sweep_id: str) -> Study | None:
-    """Find the study of a sweep for reading; None if there is none or Optuna is missing."""
+    """Find the study of a sweep for reading; None if there is none or Optuna is missing. No file is created."""
     try:
         optuna = import_optuna()
         url = storage_url(db)
@@ -109,8 +114,11 @@ class BestTrial:
     """The best trial of a search."""
 
     trial: int
+    """Number of the trial."""
     run: str | None
+    """Id of its run."""
     value: float
+    """Final value of the metric that the search optimizes."""
     settings: dict[str, Leaf]
 
     @property
@@ -137,23 +145,28 @@ def describe_settings(trial: Trial) -> str:
 def list_reported_runs(db: Database, sweep_id: str) -> set[str]:
     """List the ids of runs whose trials have ended in Optuna; empty for a sweep that is not a search."""
     study = find_study(db, sweep_id)
-    trials = study.get_trials(deepcopy=False) if study is not None else ()
+    if study is None:
+        return set()
+    trials = study.get_trials(deepcopy=False)
     return {str(trial.user_attrs[RUN]) for trial in trials if trial.state.is_finished() and RUN in trial.user_attrs}
 
 
 def make_sampler(search: OptunaSearch, number: int) -> Any:
-    """Make the sampler of one trial. Its seed depends only on the trial's number, also after a resume."""
+    """Make the sampler of one trial. Its seed depends only on the search's seed and the trial's number.
+
+    After a resume of the search, a trial number has the same seed.
+    """
     samplers = import_optuna().samplers
     if search.sampler == "qmc":
         return samplers.QMCSampler(seed=search.seed, scramble=True)
-    seed = (search.seed * 100_003 + number) % 2**31
+    seed = (search.seed * 100_003 + number) % 2**31  # 100,003 is a prime > the largest number of trials
     if search.sampler == "random":
         return samplers.RandomSampler(seed=seed)
     return samplers.TPESampler(seed=seed, constant_liar=True)
 
 
 def make_pruner(search: OptunaSearch, *, interval: int, steps: int) -> Any:
-    """Make the pruner. Its resource is the env step.
+    """Make the pruner, which decides at some env steps whether a trial ends early.
 
     Args:
         search: Options of the search.
@@ -162,20 +175,21 @@ def make_pruner(search: OptunaSearch, *, interval: int, steps: int) -> Any:
     """
     pruners = import_optuna().pruners
     warmup = search.warmup or interval
+    halving: dict[str, Any] = {"min_resource": max(1, warmup), "reduction_factor": _REDUCTION_FACTOR}
     startup: dict[str, Any] = {"n_startup_trials": search.startup, "n_warmup_steps": warmup}
     if search.pruner == "median":
         return pruners.MedianPruner(**startup)
     if search.pruner == "percentile":
-        return pruners.PercentilePruner(25.0, **startup)
+        return pruners.PercentilePruner(_QUANTILE_PERCENT, **startup)
     if search.pruner == "asha":
-        return pruners.SuccessiveHalvingPruner(min_resource=max(1, warmup), reduction_factor=3)
+        return pruners.SuccessiveHalvingPruner(**halving)
     if search.pruner == "hyperband":
-        return pruners.HyperbandPruner(min_resource=max(1, warmup), max_resource=steps, reduction_factor=3)
+        return pruners.HyperbandPruner(max_resource=steps, **halving)
     return pruners.NopPruner()
 
 
 def suggest(trial: Trial, space: Mapping[str, Range | tuple[Leaf, ...]]) -> dict[str, Leaf]:
-    """Let Optuna choose a value for each setting. Values that the trial already has are returned again."""
+    """Let Optuna choose a value for each setting. A value that was chosen before is returned again."""
     return {key: _suggest(trial, key, space[key]) for key in sorted(space)}
 
 

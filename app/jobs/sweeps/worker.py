@@ -1,7 +1,7 @@
 """The worker loop: claims queued and lost runs of a database and trains several of them at the same time.
 
-This is the only loop that starts trainers. `emtc worker` runs it for all runs of a database, `emtc sweep` and a Ray
-task for the runs of one sweep, and a search queues its next trials in it.
+A run is lost if its trainer has ended without recording it. `emtc worker` runs the loop for all runs of a database,
+`emtc sweep` and a Ray task for the runs of one sweep. In a search, the loop also queues the next trials.
 
 All state is in the database, so a worker can be killed at any moment and replaced by another, on any machine. On a
 signal, its trainers write checkpoints and its runs go back to the queue. The trainers of a killed worker do the same.
@@ -43,10 +43,11 @@ from storage.runs.status import HEARTBEAT_S
 from storage.runs.sweeps import ENDED, Sweep, clear_worker_heartbeat, get_sweep, write_worker_heartbeat
 
 MAX_RESTARTS = 3
-"""A trainer that ends without a message is started again so many times, as long as it writes no new checkpoint."""
+"""Maximum number of restarts of a trainer that ends without a message. Only ends since the newest checkpoint count."""
 POLL_S = 0.5
 IDLE_POLL_S = 3.0
-REMIND_S = 600.0
+_IDLE_MESSAGE_S = 600.0
+"""Interval of the message that no run waits [s]."""
 
 
 class EligibilityCheck:
@@ -59,17 +60,19 @@ class EligibilityCheck:
             db: An open database.
             env_modules: Modules of environments that may be imported; see `find_map_module`.
         """
-        self._db, self._env_modules = db, env_modules
+        self._db = db
+        self._env_modules = env_modules
         self._reasons: dict[tuple[str, ...], str | None] = {}
+        """Environment and devices of a configuration → why this machine cannot train it, or None."""
 
     def reject(self, claim: ClaimedRun) -> str | None:
-        """Give a run back if this machine cannot train it.
+        """Return a claimed run to the queue if this machine cannot train it.
 
         Returns:
             A message with the reason, or None if this machine can train the run.
 
         Raises:
-            StorageError: If the database does not answer or EMTC_FILES cannot be used. The run is queued again then.
+            StorageError: If the database does not answer or EMTC_FILES cannot be used. The run returns to the queue.
         """
         row = find_run(self._db, claim.run_id)
         try:
@@ -86,7 +89,7 @@ class EligibilityCheck:
         """Return why this machine cannot train a configuration; results are cached."""
         try:
             config = config_from_stored(stored)
-        except ConfigError as exc:  # another version of the program queued the run
+        except ConfigError as exc:  # the run was queued by another version of this program
             return str(exc)
         train = config.train
         devices = (train.device, train.act_device, train.replay_device, config.memory.index_device)
@@ -139,7 +142,7 @@ class EndedRun:
 
 
 class LeaveRequest:
-    """Records whether a signal has requested the worker to return its runs to the queue and exit."""
+    """Records whether a signal has arrived. The worker must then return its runs to the queue and exit."""
 
     def __init__(self) -> None:
         """Start without a request."""
@@ -158,14 +161,14 @@ class LeaveRequest:
 
 @contextmanager
 def handle_leave_signals() -> Generator[LeaveRequest]:
-    """Handle SIGTERM, SIGINT and SIGUSR1, and restore the previous handlers at the end."""
+    """Handle SIGTERM, SIGINT and SIGUSR1 in a worker, and restore the previous handlers at the end."""
     leave = LeaveRequest()
     with handle_signals(STOP_SIGNALS, leave.on_signal):
         yield leave
 
 
 class WorkerLoop:
-    """The main loop of a worker."""
+    """The loop of a worker: claims runs, starts their trainers, and reports how they end."""
 
     def __init__(
         self,
@@ -175,7 +178,7 @@ class WorkerLoop:
         leave: LeaveRequest,
         announce: Callable[[str], None],
         sweep_id: str | None = None,
-        at_most: int = NO_LIMIT,
+        max_active: int = NO_LIMIT,
         update_search: Callable[[], None] | None = None,
         on_progress: Callable[[Sweep], None] = lambda sweep: None,
         n_runs: int | None = None,
@@ -187,14 +190,14 @@ class WorkerLoop:
         Args:
             db: An open database.
             jobs: Number of runs to train at the same time. 0: other workers train the runs of a search.
-            leave: Ends the loop when it is set.
+            leave: Ends the loop when a signal has arrived.
             announce: Called with messages for the user.
-            sweep_id: Train only runs of this sweep; None: of any sweep, or without one.
-            at_most: Wait while this number of runs of the sweep are in training, over all workers.
+            sweep_id: Train only runs of this sweep. None: all runs, with and without a sweep.
+            max_active: Claim no run while this number of runs of the sweep are in training, over all workers.
             update_search: Called at each poll. Queues the next trials of a search.
             on_progress: Called with the sweep at each poll of `run_sweep`.
-            n_runs: Number of runs of the sweep. Runs share the GPU with fewer others than `jobs` if there are fewer.
-            lowers_priority: The app and the browser run before the trainers.
+            n_runs: Number of runs of the sweep. If it is below `jobs`, each run gets more of the GPU's memory.
+            lowers_priority: Give the trainers a lower priority than the app and the browser.
             env_modules: Modules of environments that trainers may import. Other runs stay in the queue.
         """
         self._db = db
@@ -202,11 +205,12 @@ class WorkerLoop:
         self._leave = leave
         self._announce = announce
         self._sweep_id = sweep_id
-        self._at_most = at_most
+        self._max_active = max_active
         self._update_search = update_search
         self._on_progress = on_progress
         self._lowers_priority = lowers_priority
-        self._gpu_share = 1 / max(1, min(jobs, n_runs or jobs))
+        n_parallel = min(jobs, n_runs or jobs)
+        self._gpu_share = 1 / max(1, n_parallel)
         self._claimer = RunClaimer(db)
         self._eligibility = EligibilityCheck(db, env_modules=env_modules)
         self._trainers: dict[str, StartedTrainer] = {}
@@ -215,7 +219,8 @@ class WorkerLoop:
         """Id → env step of the newest checkpoint, and number of ends without a message since then."""
         self._last_error: str | None = None
         self._file_missing_at: float | None = None
-        self._heartbeat_at = self._reminded_at = -math.inf
+        self._heartbeat_at = -math.inf
+        self._idle_message_at = -math.inf
         self._ended: list[EndedRun] = []
 
     def run(self, *, once: bool) -> list[EndedRun]:
@@ -226,7 +231,7 @@ class WorkerLoop:
 
         Raises:
             FileMissingError: If the database file has been missing for MISSING_FILE_PATIENCE_S.
-            KeyboardInterrupt: On a second signal. The trainers are killed then.
+            KeyboardInterrupt: On a second signal, after the trainers were killed.
         """
 
         def must_end(is_queue_empty: bool) -> bool:
@@ -234,9 +239,9 @@ class WorkerLoop:
                 return False
             if once and not self._claimer.has_pending_lost_run:
                 return True
-            if time.monotonic() - self._reminded_at >= REMIND_S:
+            if time.monotonic() - self._idle_message_at >= _IDLE_MESSAGE_S:
                 self._announce(f"No run waits. Looking again every {IDLE_POLL_S:.0f} s.")
-                self._reminded_at = time.monotonic()
+                self._idle_message_at = time.monotonic()
             return False
 
         self._run_until(must_end)
@@ -251,7 +256,7 @@ class WorkerLoop:
         Raises:
             RunStateError: If another process has taken over the search.
             StorageError: If the database does not answer for a long time.
-            KeyboardInterrupt: On a second signal. The trainers are killed then.
+            KeyboardInterrupt: On a second signal, after the trainers were killed.
         """
 
         def read() -> Sweep:
@@ -260,10 +265,14 @@ class WorkerLoop:
         def must_end(is_queue_empty: bool) -> bool:
             sweep = read()
             self._on_progress(sweep)
+            if self._trainers:
+                return False
+            if sweep.has_nothing_to_start:
+                return True
+            # End also if this machine has rejected all runs that have not ended.
             open_ids = {run.run_id for run in sweep.runs if run.status not in ENDED}
             has_all_trials = len(sweep.runs) >= sweep.trials
-            only_rejected = bool(self._rejected_ids) and open_ids <= self._rejected_ids and has_all_trials
-            return not self._trainers and (sweep.has_nothing_to_start or only_rejected)
+            return bool(self._rejected_ids) and open_ids <= self._rejected_ids and has_all_trials
 
         self._run_until(must_end)
         return read()
@@ -354,7 +363,7 @@ class WorkerLoop:
             if rejection is not None:
                 self._rejected_ids.add(claim.run_id)
                 self._announce(rejection)
-            elif self._can_start(claim):
+            elif self._check_or_replace(claim):
                 return claim
             else:
                 self._report_end(claim)
@@ -363,10 +372,10 @@ class WorkerLoop:
     def _claim_next(self) -> ClaimedRun | None:
         if self._sweep_id is None:
             return self._claimer.claim_next(excluded_ids=self._rejected_ids)
-        return self._claimer.claim_in_sweep(self._sweep_id, jobs=self._at_most, excluded_ids=self._rejected_ids)
+        return self._claimer.claim_in_sweep(self._sweep_id, jobs=self._max_active, excluded_ids=self._rejected_ids)
 
-    def _can_start(self, claim: ClaimedRun) -> bool:
-        """Return whether a claimed run can start or resume. Otherwise a new run from step 0 replaces it."""
+    def _check_or_replace(self, claim: ClaimedRun) -> bool:
+        """Return whether a claimed run can start or resume. If not, mark it as failed and queue a new run."""
         if not claim.resume:
             return True
         row = retry_transient(self._db, lambda: find_run(self._db, claim.run_id))
@@ -380,7 +389,7 @@ class WorkerLoop:
         return False
 
     def _collect_ended(self) -> None:
-        """Report the trainers that have ended, and return runs to the queue whose trainer did not record its end."""
+        """Report the trainers that have ended. If a trainer did not record its end, its run returns to the queue."""
         for trainer in list(self._trainers.values()):
             if trainer.process.poll() is None:
                 continue
@@ -394,7 +403,7 @@ class WorkerLoop:
             self._report_end(trainer.claim)
 
     def _requeue_or_fail(self, claim: ClaimedRun) -> None:
-        """Return a run to the queue whose trainer has ended without a message, or mark it as failed.
+        """Return a run to the queue if its trainer has ended without a message. After several such ends, it is failed.
 
         Raises:
             StorageError: If the database does not answer, or the run is deleted.
@@ -402,10 +411,11 @@ class WorkerLoop:
         row = find_run(self._db, claim.run_id)
         if row.owner_token != claim.token:  # the trainer has recorded its end
             return
-        usable = examine_checkpoints(self._db, row).usable
-        env_step = usable.env_step if usable else 0
+        checkpoint = examine_checkpoints(self._db, row).usable
+        env_step = checkpoint.env_step if checkpoint else 0
         last_env_step, n_ends = self._ends_without_message.get(row.id, (env_step, 0))
-        n_ends = n_ends + 1 if env_step == last_env_step else 1
+        has_new_checkpoint = env_step != last_env_step
+        n_ends = 1 if has_new_checkpoint else n_ends + 1
         if n_ends > MAX_RESTARTS and not self._leave.is_requested:
             message = f"Its trainer ended {n_ends} times without a message or a new checkpoint. See the log of the run."
             finish_run(self._db, row.id, "failed", error=message, token=claim.token)
@@ -414,7 +424,7 @@ class WorkerLoop:
         self._ends_without_message[row.id] = (env_step, n_ends)
 
     def _stop_trainers(self) -> None:
-        """Send a signal to all trainers and wait. Each writes a checkpoint and gives its run back."""
+        """Send a signal to all trainers and wait. Each writes a checkpoint and returns its run to the queue."""
         if self._trainers:
             n = len(self._trainers)
             self._announce(f"Stopping: {n} trainer(s) write a checkpoint. A second signal ends them at once.")
@@ -458,10 +468,10 @@ def run_sweep_here(
     Args:
         db: An open database.
         sweep_id: The sweep.
-        jobs: Number of runs at once, over all workers.
+        jobs: Number of parallel runs, over all workers.
         n_runs: Number of runs of the sweep.
-        trains: Whether this machine trains runs. Otherwise it queues the trials of a search for other workers.
-        leave: Ends the loop when it is set.
+        trains: Whether this machine trains runs. Otherwise it only queues the trials of a search for other workers.
+        leave: Ends the loop when a signal has arrived.
         announce: Called with messages for the user.
         on_progress: Called with the sweep at each poll.
         env_modules: Modules of environments that trainers may import.
@@ -476,17 +486,17 @@ def run_sweep_here(
             leave=leave,
             announce=announce,
             sweep_id=sweep_id,
-            at_most=jobs,
+            max_active=jobs,
             update_search=search.update if search else None,
             on_progress=on_progress,
             n_runs=n_runs,
             lowers_priority=True,
             env_modules=env_modules,
         )
-        ended = loop.run_sweep(sweep_id)
+        sweep_at_end = loop.run_sweep(sweep_id)
         if search and not leave.is_requested:
             search.finish()
-    return ended
+    return sweep_at_end
 
 
 def summarize(ended: list[EndedRun]) -> str:

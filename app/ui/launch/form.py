@@ -14,7 +14,7 @@ from app.analysis.settings import list_sections, name_algo
 from app.jobs import launch_request
 from app.jobs.gpu import find_gpu
 from app.jobs.launch import check_startable, describe_speed, estimate, launch_run
-from app.jobs.launch_request import ALGO, ALSO, CHOICES, DEFAULTS, ENV, MAP, NAME, PRESET, SEEDS, STEPS, Request
+from app.jobs.launch_request import ALGO, CHOICES, DEFAULTS, ENV, MAP, NAME, OTHER_ALGOS, PRESET, SEEDS, STEPS, Request
 from app.ui import data, messages, view
 from app.ui.launch import fields, success_rule, sweep
 from app.ui.page_state import RUN
@@ -47,7 +47,7 @@ _LABELS = {
     MAP: "Map",
     ENV: "Environment",
     ALGO: "Algorithm",
-    ALSO: "Compare with",
+    OTHER_ALGOS: "Compare with",
 }
 
 
@@ -72,7 +72,7 @@ def show() -> None:
         try:
             plan = sweep.make_plan(config, request, texts.get(NAME, ""))
         except EmtcError as exc:
-            faults |= launch_request.assign_faults(exc, [ALSO])
+            faults |= launch_request.assign_faults(exc, [OTHER_ALGOS])
     if not obstacle and (checked_config := config or request.config):
         faults |= _find_start_faults(checked_config)
     elif not faults and not request.choices[MAP]:
@@ -179,7 +179,7 @@ def _show_settings(
     texts: Mapping[str, str], request: Request, faults: Mapping[str, Fault], *, excluded: frozenset[str]
 ) -> None:
     """Draw the settings that have an effect for this request, by section; `excluded` are drawn elsewhere."""
-    settings = [info for info in describe_fields() if info.key not in launch_request.IDENTITY | excluded]
+    settings = [info for info in describe_fields() if info.key not in launch_request.CHOICE_SETTINGS | excluded]
     plugin_texts = [texts.get(key) or str(request.defaults.get(key, "")) for key in PLUGIN_SETTINGS]
     named_plugins = [name for text in plugin_texts for name in split_names(text)]
     settings = [info for info in settings if _has_effect(info.key, request, named_plugins)]
@@ -296,10 +296,10 @@ def _show_start(config: RunConfig | None, name: str, reason: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="launch_cost"):
         if config is not None:
             cost = estimate(data.database(), config)
-            note = f"{describe_speed(cost.basis)} {describe_files_folder(data.database())}"
+            note = f"{describe_speed(cost.speed_source)} {describe_files_folder(data.database())}"
             disk_help = "With all snapshots of the memory"
             metrics = [
-                ("Expected duration", f"≈ {format_duration(cost.seconds)}", cost.basis),
+                ("Expected duration", f"≈ {format_duration(cost.seconds)}", cost.speed_source),
                 ("Expected disk use", f"≈ {format_size(cost.disk_bytes)}", disk_help),
                 ("Expected memory", f"≤ {format_size(cost.memory_bytes)}", _MEMORY_HELP),
             ]

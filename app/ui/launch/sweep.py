@@ -8,7 +8,7 @@ import streamlit as st
 from app.analysis.format import escape_markdown, format_count, format_duration, format_run_count, format_size
 from app.analysis.settings import name_algo
 from app.jobs.launch import describe_speed
-from app.jobs.launch_request import ALGO, ALSO, Request
+from app.jobs.launch_request import ALGO, OTHER_ALGOS, Request
 from app.jobs.sweeps.control import check_plan, default_jobs, estimate_cost, start_sweep
 from app.jobs.sweeps.plan import Plan, plan_algorithms
 from app.ui import data, messages
@@ -24,9 +24,9 @@ _HELP = "Trains these algorithms too, with the same settings and seeds. The runs
 def choose_algos(request: Request) -> None:
     """Draw the choice of further algorithms."""
     options = [algo for algo in list_algos() if algo != request.choices[ALGO]]
-    bound = fields.bind(ALSO, "also", list(request.other_algos), write=lambda algos: ",".join(algos))
+    bound = fields.bind(OTHER_ALGOS, "also", list(request.other_algos), write=lambda algos: ",".join(algos))
     st.multiselect("Compare with", options, format_func=name_algo, placeholder="none", help=_HELP, **bound)
-    fields.show_fault(request.faults, ALSO)
+    fields.show_fault(request.faults, OTHER_ALGOS)
 
 
 def make_plan(config: RunConfig, request: Request, name: str) -> Plan:

@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count
-from app.jobs.launch_request import IDENTITY, resolve_defaults
+from app.jobs.launch_request import CHOICE_SETTINGS, resolve_defaults
 from app.ui import data, messages
 from app.ui.page_state import Choice, Text
 from emtc_core.config.resolve import Value, describe_fields, flatten_tree
@@ -73,7 +73,7 @@ def make_rows(
     for key in [*declared, *undeclared]:
         info = infos.get(key)
         value = _format_value(settings, key)
-        preset_value = _format_value(defaults, key) if defaults and key not in IDENTITY else ""
+        preset_value = _format_value(defaults, key) if defaults and key not in CHOICE_SETTINGS else ""
         other_value = _format_value(other, key) if other is not None else ""
         rows.append(
             {

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count
-from app.jobs.alerts import REASONS, Alert, list_alerts
+from app.jobs.alerts import KIND_LABELS, Alert, list_alerts
 from app.ui import data, messages, view
 from app.ui.page_state import RUN
 from emtc_core.errors import EmtcError
@@ -65,7 +65,7 @@ def _show_unread() -> None:
     for alert in unread[:_MAX_ALERTS]:
         name = f"{escape_markdown(alert.run_name)}: " if alert.run_id else ""
         st.page_link(
-            f"../pages/{'live' if alert.run_id else 'health'}.py", label=f":orange[●] {name}{REASONS[alert.kind]}",
+            f"../pages/{'live' if alert.run_id else 'health'}.py", label=f":orange[●] {name}{KIND_LABELS[alert.kind]}",
             query_params={RUN.name: alert.run_id} if alert.run_id else {}, help=escape_markdown(alert.message),
         )  # fmt: skip
     if unread:
