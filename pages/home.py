@@ -31,7 +31,7 @@ with messages.guarded():
     bundle_list.show(new=True)
     if has_runs:
         run_table.show()
-        from app.ui.compare.view import show_newest  # imports SciPy and the charts; an empty Home does not need them
+        from app.ui.compare.panels import show_newest  # imports SciPy and the charts; an empty Home does not need them
 
         show_newest()
         bundle_list.show(new=False)

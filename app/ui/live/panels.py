@@ -185,18 +185,18 @@ def _draw_charts(run: RunRow) -> None:
         run_rows = _get_run_data(run, curves, x)
         cells = [_overlay_runs(cell, run.id) for cell in _draw_cells(run_rows, axis)]
         charts = [cell.chart for cell in cells]
-        canvas_group = canvas.place_together(_LINK, charts, height=CHART_HEIGHT, smoothing=WEIGHT.read())
+        shared_axis = canvas.share_axis(_LINK, charts, height=CHART_HEIGHT, smoothing=WEIGHT.read())
         with st.container(key="live_charts_grid", horizontal=True, gap="medium"):
             for index, cell in enumerate(cells):
                 with st.container(gap=None):
-                    _show_cell(cell, run, canvas_group, has_run_choice=index == 0)
-            tall_group = replace(canvas_group, height=None)  # a chart of several metrics has a panel for each
+                    _show_cell(cell, run, shared_axis, has_run_choice=index == 0)
+            axis_without_height = replace(shared_axis, height=None)  # a chart of several metrics has a panel for each
             for cell in _draw_metric_cells(run_rows, axis):
                 with st.container(gap=None):
-                    _show_cell(_overlay_runs(cell, run.id), run, tall_group, is_titled=True)
+                    _show_cell(_overlay_runs(cell, run.id), run, axis_without_height, is_titled=True)
             if len(curves.metrics):
                 with st.container(gap="xsmall"):
-                    _show_selected_metrics(run_rows, curves, tall_group, axis)
+                    _show_selected_metrics(run_rows, curves, axis_without_height, axis)
 
 
 def _get_run_data(run: RunRow, curves: LiveCurves, x: XValues) -> RunData:
@@ -260,7 +260,7 @@ def _draw_metric_cells(run_rows: RunData, axis: dict[str, Any]) -> list[_Cell]:
 
 
 def _show_selected_metrics(
-    run_rows: RunData, curves: LiveCurves, canvas_group: canvas.Place, axis: dict[str, Any]
+    run_rows: RunData, curves: LiveCurves, shared_axis: canvas.SharedAxis, axis: dict[str, Any]
 ) -> None:
     """Draw the choice of metrics, and the chart of the selected ones."""
     available = curves.list_metrics()
@@ -271,7 +271,7 @@ def _show_selected_metrics(
         values = {"metrics": tuple(names)}
         chart = draw_chart("metrics", replace(run_rows, metrics=curves.metrics), MetricOptions.read(values))
         cell = _Cell("Selected metrics", chart, values | axis)
-        _show_cell(_overlay_runs(cell, run.id), run, canvas_group, is_titled=True)
+        _show_cell(_overlay_runs(cell, run.id), run, shared_axis, is_titled=True)
 
 
 def _list_overlaid_runs(run_id: str) -> list[str]:
@@ -335,14 +335,14 @@ def _choose_overlaid_runs_and_axis(run: RunRow) -> None:
 
 
 def _show_cell(
-    cell: _Cell, run: RunRow, canvas_group: canvas.Place, *, has_run_choice: bool = False, is_titled: bool = False
+    cell: _Cell, run: RunRow, shared_axis: canvas.SharedAxis, *, has_run_choice: bool = False, is_titled: bool = False
 ) -> None:
     """Draw the title of a chart with its explanation and its buttons, and the chart.
 
     Args:
         cell: The chart.
         run: The run.
-        canvas_group: Layout, window, cursor and smoothing that the chart shares with the other charts.
+        shared_axis: Layout, window, cursor and smoothing that the chart shares with the other charts.
         has_run_choice: Whether to draw the choice of runs that are overlaid on all charts.
         is_titled: Whether each panel has its title on the canvas.
     """
@@ -368,7 +368,7 @@ def _show_cell(
         )  # fmt: skip
     canvas.show(
         _shorten_texts(chart), key=cell.key, window=window, panel_height=PANEL_HEIGHT, titles=is_titled,
-        place=canvas_group,
+        shared_axis=shared_axis,
         on_window=WINDOW.on_window,
     )  # fmt: skip
 
