@@ -1,4 +1,8 @@
-"""`emtc sweep`: plan, run, continue, stop and list sweeps."""
+"""`emtc sweep`: plan, run, continue, stop and list sweeps.
+
+A sweep file describes a grid of runs, or a search, whose runs (trials) have settings that Optuna chooses. The plan
+lists all runs. They are queued in the database and trained by this process, by `emtc worker`, or by Ray on a cluster.
+"""
 
 import re
 from collections.abc import Collection, Sequence
@@ -120,7 +124,7 @@ def sweep(
 
 
 def _continue_stored(db: str, plan: Plan, n_at_once: int, *, cluster: Cluster | None, json: bool) -> int:
-    """Continue a stored sweep. A sweep in the background is a process that does this."""
+    """Continue a stored sweep until its runs have ended. With --detach, a background process calls this."""
     if cluster is None:
         check_fitting_runs([run.config for run in plan.runs], n_at_once)
     with _connect(cluster, db) as ray:
@@ -146,7 +150,7 @@ def _start(
     uses_other_machines = cluster is not None and cluster.address is not None
     control.check_plan(plan, jobs=None if cluster else n_at_once, remote=queue or uses_other_machines)
     with _connect(cluster, db) as ray:
-        if cluster and uses_other_machines and not jobs:
+        if cluster and uses_other_machines and not jobs:  # only the connected cluster knows its size
             n_at_once = count_slots(ray, cluster)
         database = open_database(db)
         n_queued = control.create_sweep(database, plan, jobs=n_at_once, remote=True, seeds=seeds)
@@ -158,7 +162,8 @@ def _start(
             options = cluster.as_options() if cluster else ()
             control.start_in_background(database, plan.id, jobs=n_at_once, options=options)
         _print_start(plan, n_queued, n_at_once, queue=queue, detach=detach)
-        is_search = bool(plan.file.optuna)  # this process queues the trials of a search, also for other workers
+        # This process also queues the trials of a search, so with --queue it runs too, and workers train them.
+        is_search = bool(plan.file.optuna)
         if not detach and (is_search or not queue):
             return _run(database, plan, n_at_once, ray=ray, cluster=cluster, trains=not queue, json=json)
     if json:
@@ -176,7 +181,7 @@ def _choose_cluster(
         raise typer.BadParameter(f"--engine must be local or ray, got {engine!r}.")
     if engine == "ray":
         return make_cluster(address, [run.config for run in plan.runs], cpus=cpus, gpus=gpus)
-    if (address, cpus, gpus) != (None, None, None):
+    if address is not None or cpus is not None or gpus is not None:
         raise typer.BadParameter("--address, --cpus-per-run and --gpus-per-run need --engine ray.")
     return None
 
@@ -196,7 +201,10 @@ def _run(
     trains: bool,
     json: bool,
 ) -> int:
-    """Run a sweep until all of its runs have ended, print the results and return the exit code."""
+    """Run a sweep until all of its runs have ended, print the results and return the exit code.
+
+    `trains` is whether this process trains the runs. If it is False, it only queues the trials of a search.
+    """
     check_not_read_only("train runs")
     try:
         with handle_leave_signals() as leave, show_sweep_progress() as on_progress:

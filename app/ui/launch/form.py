@@ -231,12 +231,10 @@ def _show_changes(texts: Mapping[str, str], keys_on_form: set[str], request: Req
         for key in changed
         if key in request.defaults
     ]
-    head = "1 change from preset" if len(changes) == 1 else f"{len(changes)} changes from preset"
-    summary = (
-        f"{head} (preset's value in parentheses): {', '.join(changes)}"
-        if changes
-        else "The changed settings do not exist in this version"
-    )
+    summary = "The changed settings do not exist in this version"
+    if changes:
+        head = "1 change from preset" if len(changes) == 1 else f"{len(changes)} changes from preset"
+        summary = f"{head} (preset's value in parentheses): {', '.join(changes)}"
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(f"{summary}.", width="stretch")
         st.button(

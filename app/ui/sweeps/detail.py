@@ -188,25 +188,32 @@ def _show_runs_to_start(sweep: Sweep, runs: Sequence[RunRow]) -> None:
         else:  # queued and missing runs
             kind = "remaining"
         label = f"Launch the {len(to_launch)} {kind} runs" if len(to_launch) > 1 else f"Launch the {kind} run"
-        if sweep.has_worker:
-            help_text = "The runs are queued for the worker of this sweep."
-        else:
-            help_text = "The runs train on this machine. On a cluster, repeat the command emtc sweep with --engine ray."
-        if st.button(
-            label,
-            icon=":material/play_arrow:",
-            type="primary",
-            key="sweep_missing",
-            disabled=not messages.may_act(),
-            help=help_text,
-        ):
-            try:
-                continue_sweep(data.database(), sweep)
-            except EmtcError as exc:
-                messages.error(exc)
-                return
-            st.cache_data.clear()
-            st.rerun()
+        _show_launch_button(sweep, label)
+
+
+def _show_launch_button(sweep: Sweep, label: str) -> None:
+    """Draw the button that queues the missing runs, and starts a worker of the sweep if none is running."""
+    if sweep.has_worker:
+        help_text = "The runs are queued for the worker of this sweep."
+    else:
+        help_text = "The runs train on this machine. On a cluster, repeat the command emtc sweep with --engine ray."
+    is_pressed = st.button(
+        label,
+        icon=":material/play_arrow:",
+        type="primary",
+        key="sweep_missing",
+        disabled=not messages.may_act(),
+        help=help_text,
+    )
+    if not is_pressed:
+        return
+    try:
+        continue_sweep(data.database(), sweep)
+    except EmtcError as exc:
+        messages.error(exc)
+        return
+    st.cache_data.clear()
+    st.rerun()
 
 
 def _list_first(names: Sequence[str]) -> str:
