@@ -1,4 +1,7 @@
-"""`emtc notebook`: list the entries of the research notebook, and export them."""
+"""`emtc notebook`: list the entries of the research notebook, and export them.
+
+An entry has a title and a text. An entry made with Pin on a page also has the figure and the view of that page.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any

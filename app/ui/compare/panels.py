@@ -6,7 +6,6 @@ the time average of a win rate. The win rate is that of greedy, robust or traini
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import pandas as pd
@@ -48,7 +47,6 @@ from app.analysis.variants import group_variants, list_differences, list_run_cod
 from app.figures.assets import read_asset, read_script
 from app.figures.curve_style import AXES
 from app.figures.figure import FigureKind, TableKind
-from app.figures.kinds.chart import Chart
 from app.figures.named.comparisons import ReferenceOptions
 from app.figures.named.curves import (
     LearningCurveOptions,
@@ -62,21 +60,16 @@ from app.figures.registry import draw_chart, find_figure, list_sections, write_c
 from app.ui import data, messages, view
 from app.ui.compare import run_choice
 from app.ui.compared import decided_by_return, read_compared_tables, shared_metrics
-from app.ui.page_state import RUNS, WINDOW, Choice, Choices
+from app.ui.page_state import WINDOW, Choice, Choices
 from app.ui.widgets import canvas, pin, reference_choice, result_table
 from app.ui.widgets.option_widget import OptionWidget
 from emtc_core.errors import ConfigError
-from storage.queries.run_search import RunFilter, run_names
 
 _PAGE: Final = "compare"
 _TABS: Final = ("Win rates", MU_W.title, "Statistics", "Settings that differ", "Published results", "Runs")
 """Tabs in their order. Other sections of the registry follow."""
 _LAZY_TABS: Final = ("Statistics",)
 """Tabs whose content is computed only while they are open, because it needs thousands of resamples."""
-_N_NEWEST: Final = 10
-"""Number of runs in the chart of the page Home."""
-_NEWEST_TTL_S: Final = 30
-"""Maximum age of that chart [s]: Home draws it once, when it opens, and must open quickly next to a training run."""
 _PANEL_HEIGHT: Final = 260
 _FALL_COUNTS: Final = ("falls", "after")
 """Columns: number of low win rates after the first high one, and number of all evaluations after it."""
@@ -96,10 +89,11 @@ _MU_W_STEPS: Final = OptionWidget(MuWOptions, "at", _PAGE, kind="text")
 _HIDDEN_METHODS: Final = Choices("hide", _PAGE, separator="")
 """Keys of the hidden lines; the URL has one parameter for each. A method is a variant on all of its tasks: one line."""
 _RUN_COLUMNS: Final = (
-    *("variant", "map", "seed", "status", "episodes"),
+    "variant", "map", "seed", "status", "episodes",
     *FINAL_NAMES.values(),
-    *(MU_W.title, *_FALL_COUNTS, "last evaluation", "run", "id"),
-)
+    MU_W.title, *_FALL_COUNTS, "last evaluation", "run", "id",
+)  # fmt: skip
+"""Columns of the tab *Runs*."""
 _SUCCESS_NOTE: Final = (
     "The environment decides which episodes are won. If the return decides the success, select the quantity "
     f"*{SUCCESS_RATE}* above."
@@ -138,42 +132,6 @@ def show(run_ids: list[str]) -> None:
             else:
                 _show_section(title, sections[title], tables, values)
     pin.show_more(_PAGE, list(tables.rows.values()), rate=rate)
-
-
-def show_newest() -> None:
-    """Draw the curves of the newest runs on Home in a grid, if at least one run was evaluated."""
-    newest = list(data.cached(run_names, ttl=2)(RunFilter(visibility="drawn", evaluated=True), limit=_N_NEWEST)[0])
-    result = _draw_newest(data.database_url(), tuple(newest))
-    if result is None:
-        return
-    chart, sources = result
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
-        st.subheader("The last runs compared")
-        with st.container(horizontal=True, width="content", gap="small", vertical_alignment="center"):
-            st.page_link(
-                "../pages/compare.py",
-                label="Open in Compare",
-                icon=":material/stacked_line_chart:",
-                query_params=view.link({RUNS.name: ",".join(newest)}),
-            )
-            pin.show_export(chart, key="compare", stem="last-runs", sources=sources)
-    panels = chart.split()
-    columns = st.columns(max(2, min(3, len(panels))))
-    for i, panel in enumerate(panels):
-        with columns[i % len(columns)]:
-            canvas.show(panel, key=f"newest-{panel.panels[0].title}", panel_height=200)
-    st.caption(escape_markdown(chart.caption))
-
-
-@st.cache_resource(ttl=_NEWEST_TTL_S, max_entries=data.MAX_ENTRIES, show_spinner=False)
-def _draw_newest(url: str, run_ids: tuple[str, ...]) -> tuple[Chart, tuple[str, ...]] | None:
-    """Draw the curves of runs; return the chart and its sources. `url` is only a part of the key in the cache."""
-    tables = read_compared_tables(run_ids)
-    if not select_results(read_curves(tables)).runs:
-        return None
-    curves = draw_chart("learning-curves", tables, LearningCurveOptions(per_seed=True))
-    chart = replace(curves, name="win-rates", title="Win rate of the last runs")
-    return chart, describe_runs(tables.rows.values())
 
 
 def _choose_options(run_ids: list[str]) -> dict[str, Any]:

@@ -147,6 +147,7 @@ def _choose_bundles(run_filter: RunFilter) -> BundleSelection:
     evaluated: list[str] = []
     for bundle in selected:
         names |= list_bundle_runs(bundle, run_filter)
+        # "drawn": neither hidden nor archived
         evaluated += list_bundle_runs(bundle, replace(run_filter, evaluated=True, visibility="drawn"))
     bundle_names = ", ".join(escape_markdown(bundle.name) for bundle in selected)
     note = f" Runs of {bundle_names}: {len(evaluated):,}." if selected else ""

@@ -50,7 +50,7 @@ def show(ids: Sequence[str], run_filter: RunFilter, sort: str, total: int) -> No
     if not ids:
         st.caption("Select rows to open, compare, tag, hide, archive, stop, resume or delete runs.")
         return
-    rows = data.rows_of(runs_by_id(data.database(), _select_scope(ids, run_filter, sort, total)))
+    rows = data.rows_of(runs_by_id(data.database(), _choose_selected_runs(ids, run_filter, sort, total)))
     if not rows:
         return
     with st.container():  # always drawn, for the same reason
@@ -71,7 +71,7 @@ def _show_outcome() -> None:
         st.caption(escape_markdown(outcome))
 
 
-def _select_scope(ids: Sequence[str], run_filter: RunFilter, sort: str, total: int) -> list[str]:
+def _choose_selected_runs(ids: Sequence[str], run_filter: RunFilter, sort: str, total: int) -> list[str]:
     """Draw the number of selected runs and a checkbox that selects all matching runs; return the selected ids."""
     with st.container(horizontal=True, vertical_alignment="center"):
         count = st.empty()
@@ -157,10 +157,12 @@ def _list_allowing(rows: Sequence[dict[str, Any]], action: Action) -> list[str]:
 
 def _show_button(key: str, label: str, icon: str, ids: Sequence[str], action: Callable[[], str]) -> None:
     can_act = bool(ids) and messages.may_act()
-    st.button(f"{label} {len(ids):,}", icon=icon, key=f"act-{key}", disabled=not can_act, on_click=_act, args=(action,))
+    st.button(
+        f"{label} {len(ids):,}", icon=icon, key=f"act-{key}", disabled=not can_act, on_click=_run_action, args=(action,)
+    )
 
 
-def _act(action: Callable[[], str]) -> None:
+def _run_action(action: Callable[[], str]) -> None:
     """Apply an action and store its message, or its error, for the next run of the page."""
     try:
         st.session_state[_OUTCOME] = action()
@@ -216,7 +218,7 @@ def _show_tag_form(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:
         st.multiselect("Remove", tags_of_runs, key="tag-remove", placeholder="Select a tag")
         st.form_submit_button(
             f"Tag {format_run_count(len(ids))}", type="primary", disabled=not messages.may_act(),
-            on_click=_act, args=(lambda: _write_tags(ids),),
+            on_click=_run_action, args=(lambda: _write_tags(ids),),
         )  # fmt: skip
 
 
@@ -238,7 +240,7 @@ def _show_note_form(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:
     st.text_area(label, key=f"note-{suffix}", max_chars=LONGEST_NOTE, persist_state="session")
     st.button(
         f"Save for {format_run_count(len(ids))}", type="primary", disabled=not messages.may_act(),
-        on_click=_act, args=(lambda: _write_note(ids, suffix),),
+        on_click=_run_action, args=(lambda: _write_note(ids, suffix),),
     )  # fmt: skip
 
 
@@ -298,4 +300,4 @@ def _delete(run_ids: Sequence[str]) -> None:
             run_picker.clear_deleted_run(run_id)
         return _describe("Deleted", result)
 
-    _act(delete_runs)
+    _run_action(delete_runs)

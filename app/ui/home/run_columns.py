@@ -14,8 +14,8 @@ from app.ui.widgets.result_table import PERCENT, RATE
 from storage.queries.run_search import HOME_COLUMNS, SORTS
 
 _FIRST: Final = (
-    *("status", "name", "algo", "map", "seed", "win_rate", "curve", "progress", "gate", "age", "mu_w", "return_mean"),
-)
+    "status", "name", "algo", "map", "seed", "win_rate", "curve", "progress", "gate", "age", "mu_w", "return_mean",
+)  # fmt: skip
 _LAST: Final = ("tags", "notes", "duration", "id", "created_at")
 _FIRST_SORTS: Final = ("created", "win_rate", "mu_w", "return", "gate", "progress", "duration", "status")
 # At 1440 pixels all columns up to the age are visible.

@@ -1,8 +1,8 @@
 """Buttons that stop, pause or resume a run, its requests, and its events: commands, checkpoints and resumes.
 
 A command changes the training of a run: stop, pause or resume. A request does not change it: a running trainer
-evaluates its policy or records an episode. Rows are superseded if a resumed run trains their steps again, because its
-checkpoint is older than these rows.
+evaluates its policy or records an episode. In `emtc_core.control`, a request is a question. Rows are superseded if a
+resumed run trains their steps again, because its checkpoint is older than these rows.
 """
 
 from collections.abc import Callable
@@ -66,7 +66,7 @@ def show_warnings(run: RunRow) -> None:
     if not _has_checkpoints(run):
         return
     status = examine_checkpoints(data.database(), run)
-    if status.refusal:
+    if status.refusal:  # why the checkpoints cannot be read
         st.warning(escape_markdown(status.refusal), icon=":material/cloud_off:")
         return
     for fault in status.faults:
@@ -88,6 +88,7 @@ def _describe_checkpoint_files(run: RunRow) -> str:
     status = examine_checkpoints(data.database(), run)
     if status.refusal:
         return ""
+    # The first checkpoint is written at FIRST_STEP, or earlier if the interval between checkpoints is shorter.
     interval = run.config.get("checkpoint", {}).get("interval")
     first_step = min(interval, FIRST_STEP) if isinstance(interval, int) else None
     text = describe_checkpoints(status, first_step=first_step, has_ended=run.live_status in ENDED_STATUSES)
