@@ -98,7 +98,7 @@ def import_foreign(
         budget=None if budget is None else parse_step_count(budget, "--budget"),
     )
     source = read_foreign(path, format, overrides)
-    database = open_database(db)  # after reading, so that an invalid source creates no database
+    database = open_database(db)  # after the source was read, so that an invalid source creates no database
     saved = save_imports(database, source.runs)
     source = replace(source, skip_reasons=[*source.skip_reasons, *saved.skip_reasons])
     remarks = list(list_remarks(source))

@@ -40,7 +40,7 @@ def read_texts() -> dict[str, str]:
 
 
 def set_text(name: str, text: str | None) -> None:
-    """Set the text of one field; None sets the field to its default."""
+    """Set the text of one field. None removes it, so that the field has its default."""
     texts = dict(st.session_state.get(_FORM, {}))
     texts.pop(name, None)
     st.session_state[_FORM] = texts if text is None else texts | {name: text}
@@ -78,7 +78,7 @@ def bind(
         on_change: Called with the new text.
     """
     if key not in st.session_state or st.session_state[key] != value:
-        st.session_state[key] = value  # an assignment deletes text that is typed but not sent yet
+        st.session_state[key] = value  # only if needed: an assignment deletes text that is typed but not sent yet
 
     def changed() -> None:
         new_value = st.session_state[key]

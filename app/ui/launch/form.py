@@ -70,7 +70,7 @@ def show() -> None:
     config: RunConfig | None = None  # stays None if a text is invalid, or if the rule of a success is incomplete
     success_keys = frozenset[str]()
     if not unavailable_reason:
-        config, success_keys = success_rule.choose(texts, request, maps)
+        config, success_keys = success_rule.choose_rule(texts, request, maps)
     faults = dict(request.faults)
     plan = None
     is_sweep = bool(request.other_algos) or len(request.seeds) > 1

@@ -1,6 +1,7 @@
 """The choice on Launch which episodes count as a success, for environments that possibly report no success.
 
-The memory stores which episodes were a success. Without one, the method adds no incentive to the reward.
+The memory stores which episodes were a success. Without one, the method adds no incentive to the reward. ρ is the
+fraction of the visits of a stored state that belong to successful episodes, as the mean over the next states.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ _FLAG = "flag"
 _RULES = {_FLAG: "what the environment reports", _BY_RETURN: "an episode return of at least"}
 
 
-def choose(
+def choose_rule(
     texts: Mapping[str, str], request: Request, maps: Mapping[str, Sequence[str]]
 ) -> tuple[RunConfig | None, frozenset[str]]:
     """Draw the choice of a rule if the run needs successes and its environment is a plug-in or the user's module.

@@ -112,7 +112,7 @@ def _mark_as_drawn(curves: LiveCurves) -> None:
 
 def _draw_status(run_id: str) -> None:
     """Draw the numbers and messages of the run, and the bar with the switches of the charts and the requests."""
-    # One database snapshot is also faster: on a server, each read outside of it takes four round trips.
+    # All reads use one database snapshot. On a server, each read outside of it takes four round trips.
     with messages.guarded(), data.use_one_snapshot():
         run = find_run(data.database(), run_id)
         run_header.rerun_if_status_changed(run)
@@ -198,7 +198,8 @@ def _draw_charts(run: RunRow) -> None:
             for index, cell in enumerate(cells):
                 with st.container(gap=None):
                     _show_cell(cell, run, shared_axis, has_run_choice=index == 0)
-            axis_without_height = replace(shared_axis, height=None)  # a chart of several metrics has a panel for each
+            # A chart of several metrics has a panel for each, so it is higher than the others.
+            axis_without_height = replace(shared_axis, height=None)
             for cell in _draw_metric_cells(run_rows, axis_option):
                 with st.container(gap=None):
                     _show_cell(_overlay_runs(cell, run.id), run, axis_without_height, is_titled=True)
