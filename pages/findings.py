@@ -3,8 +3,8 @@
 import streamlit as st
 
 from app.ui import messages
-from app.ui.findings import view
+from app.ui.findings import panels
 
 st.title("Findings")
 with messages.guarded():
-    view.show()
+    panels.show()

@@ -31,9 +31,9 @@ with messages.guarded():
     bundle_list.show(new=True)
     if has_runs:
         run_table.show()
-        from app.ui.compare.view import show_newest  # imports SciPy and the charts; an empty Home does not need them
+        from app.ui.home import newest_runs  # imports SciPy and the charts; an empty Home does not need them
 
-        show_newest()
+        newest_runs.show()
         bundle_list.show(new=False)
     else:
         messages.empty(

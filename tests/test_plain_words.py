@@ -42,7 +42,7 @@ ALLOWED = {
     ("app/ui/replay/episode_choice.py", "beside"): "a URL parameter",
     ("app/ui/run/settings.py", "beside"): "a URL parameter",
     ("app/ui/widgets/tour.py", "beside"): "a URL parameter",
-    ("app/ui/findings/view.py", "tell"): 'the verdict "cannot tell", as in significance.py',
+    ("app/ui/findings/panels.py", "tell"): 'the verdict "cannot tell", as in significance.py',
     ("emtc_core/envs/skirmish/combat.py", "stand"): "an order of the game",
     ("emtc_core/envs/skirmish/movement.py", "stand"): "an order of the game",
 }

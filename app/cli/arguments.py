@@ -14,6 +14,8 @@ from storage.queries.run_search import RunFilter, Visibility, matching_ids
 from storage.runs.rows import RunRow, find_run
 
 Choice = TypeVar("Choice", bound=str)
+_MAX_LISTED = 3
+"""Maximum number of runs that an error message lists."""
 
 
 def parse_step_count(text: str, option: str = "--steps") -> int:
@@ -69,8 +71,8 @@ def database_url(file: str | None, db: str) -> str:
     return file if "://" in file else sqlite_address(file)
 
 
-def choose(option: str, given: str, allowed: Iterable[Choice]) -> Choice:
-    """Validate the value of an option that has a list of allowed values.
+def check_choice(option: str, given: str, allowed: Iterable[Choice]) -> Choice:
+    """Check the value of an option that has a list of allowed values, and return it with their type.
 
     Raises:
         BadParameter: If the value is not allowed.
@@ -110,7 +112,9 @@ def choose_runs(
     matching = matching_ids(database, run_filter)
     if not matching:
         raise ConfigError(f"No run matches {' and '.join(where)}", hint="List the runs with: emtc runs")
-    return [run_id for run_id in ids if run_id in matching] if ids else matching
+    if ids:
+        return [run_id for run_id in ids if run_id in matching]
+    return matching
 
 
 def choose_run(database: Database, prefix: str | None, where: Sequence[str] | None) -> RunRow:
@@ -127,20 +131,23 @@ def choose_run(database: Database, prefix: str | None, where: Sequence[str] | No
     """
     if prefix is None and not where:
         raise ConfigError("Name a run, or --where KEY=VALUE", hint="List the runs with: emtc runs")
-    ids = choose_runs(database, prefix and [prefix], where)
+    prefixes = None if prefix is None else [prefix]
+    ids = choose_runs(database, prefixes, where)
     check_run_count(ids, where, 1)
     return find_run(database, ids[0])
 
 
 def check_run_count(run_ids: Sequence[str], where: Sequence[str] | None, count: int) -> None:
-    """Check that a command which takes exactly this number of runs was given as many.
+    """Check that a command was given exactly this number of runs.
 
     Raises:
-        ConfigError: If it was not.
+        ConfigError: If it was given fewer or more.
     """
     if len(run_ids) == count:
         return
-    listed = ", ".join(run_ids[:3]) + (f" and {len(run_ids) - 3} more" if len(run_ids) > 3 else "")
+    listed = ", ".join(run_ids[:_MAX_LISTED])
+    if len(run_ids) > _MAX_LISTED:
+        listed += f" and {len(run_ids) - _MAX_LISTED} more"
     given = format_run_count(len(run_ids))
     reason = f"{' and '.join(where)} selects {given}" if where else f"got {given}"
     raise ConfigError(

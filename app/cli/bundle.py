@@ -1,4 +1,7 @@
-"""`emtc bundle`: write runs to one file. `emtc open`: check such a file, show it in the app, or import its runs."""
+"""`emtc bundle`: write runs to one file. `emtc open`: check such a file, show it in the app, or import its runs.
+
+Such a file is a bundle: an archive of a database with only these runs, and of their files.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
@@ -118,7 +121,11 @@ def _list_sweep_runs(db: Database, names: Sequence[str]) -> list[RunRow]:
 def _choose_contents(
     db: Database, rows: Sequence[RunRow], *, thin: bool, whole: bool, episodes: Collection[int]
 ) -> Contents:
-    contents = THIN if thin else WHOLE if whole else Contents()
+    contents = Contents()
+    if thin:
+        contents = THIN
+    elif whole:
+        contents = WHOLE
     kept_episodes: dict[str, frozenset[int]] = {}
     for row in rows:
         numbers = frozenset(episodes) | _list_figure_episodes(db, row, contents)
@@ -128,7 +135,7 @@ def _choose_contents(
 
 
 def _list_figure_episodes(db: Database, row: RunRow, contents: Contents) -> frozenset[int]:
-    """List the episodes of the figure strategy-divergence, unless the bundle contains all or none."""
+    """List the episodes of the figure strategy-divergence, unless the bundle contains all episodes or no snapshots."""
     if not contents.snapshots or contents.trajectories:
         return frozenset()
     try:

@@ -115,7 +115,8 @@ def thin(
     print_message(f"To be removed permanently from {n_runs}: {total}.")
     if thinning.transitions or thinning.checkpoints:
         print_message("A run without its transitions or checkpoints cannot be resumed.")
-    is_confirmed = total != RemovedData() and _confirm_removal(yes)
+    has_data_to_remove = total != RemovedData()
+    is_confirmed = has_data_to_remove and _confirm_removal(yes)
     if is_confirmed:
         removed = {run_id: thin_run(database, run_id, thinning) for run_id in run_ids}
     if json:
@@ -181,7 +182,8 @@ def reader(
     """Print the statements that create a read-only PostgreSQL role for `emtc sql` and the page SQL, or run them."""
     database = open_database(db, create=False)
     if create:
-        statements, url = [], reader_role.create_reader(database, name=name)
+        statements: list[str] = []
+        url = reader_role.create_reader(database, name=name)
     else:
         statements, url = reader_role.describe_reader(database, name=name)
     # The functions of `output` hide passwords, which are a part of this result.
@@ -195,7 +197,7 @@ def reader(
     else:
         print_message("Run these statements as an administrator of the server.")
     print_message("Then set this variable for the app and `emtc sql`. It contains the role's password; keep it secret:")
-    comment = "" if create else "-- "
+    comment = "" if create else "-- "  # without --create, the output is an SQL script
     sys.stdout.write(f"{comment}export {reader_role.READER_VARIABLE}='{url}'\n")
 
 
@@ -212,7 +214,7 @@ def sql(
     json: AsJson = False,
 ) -> None:
     """Query the database in SQL, read-only."""
-    if sum((csv, json, parquet is not None)) > 1:
+    if [csv, json, parquet is not None].count(True) > 1:
         raise typer.BadParameter("Give at most one of --csv, --json and --parquet.")
     if schema:
         _print_schema(json=json)

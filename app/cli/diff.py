@@ -15,10 +15,10 @@ from storage.queries.curves import evaluation_curves
 from storage.runs.rows import RunRow, find_run
 
 _RESULTS: Final = ("status", "env_steps", "win_rate", "mu_w", "return_mean", "gate_removed")
-_TOLERANCE: Final = 0.01
-"""Relative difference of the lengths up to which they count as equal, because a run ends with its last episode."""
+_LENGTH_TOLERANCE: Final = 0.01
+"""Lengths count as equal up to this relative difference, because a run ends with its last episode."""
 _PARTS: Final = {"settings": "setting", "versions": "version", "results": "result"}
-"""Parts of the comparison, and what one row of each is."""
+"""Part of the comparison → name of one of its rows."""
 
 
 def diff(
@@ -34,10 +34,10 @@ def diff(
     run_ids = choose_runs(database, runs, where)
     check_run_count(run_ids, where, 2)
     rows = [find_run(database, run_id) for run_id in run_ids]
-    first, second = (_describe(row) for row in rows)
+    first, second = [_describe(row) for row in rows]
     differences = {part: _find_differences(first[part], second[part]) for part in _PARTS}
-    digests = digest_evaluations(evaluation_curves(database, run_ids))
-    first_digest, second_digest = (digests.get(run_id) for run_id in run_ids)
+    digests = digest_evaluations(evaluation_curves(database, run_ids))  # run → hash of all of its evaluations
+    first_digest, second_digest = [digests.get(run_id) for run_id in run_ids]
     is_identical = first_digest is not None and first_digest == second_digest
     if json:
         print_json({"runs": run_ids, **differences, "identical_evaluations": is_identical})
@@ -50,7 +50,7 @@ def diff(
     print_table(table, title=f"Runs {run_ids[0]} and {run_ids[1]}", empty="These runs do not differ.")
     if is_identical:
         print_message("All evaluations of the two runs are identical.")
-    elif abs(rows[0].env_steps - rows[1].env_steps) > _TOLERANCE * max(row.env_steps for row in rows):
+    elif abs(rows[0].env_steps - rows[1].env_steps) > _LENGTH_TOLERANCE * max(row.env_steps for row in rows):
         steps = " and ".join(format_count(row.env_steps) for row in rows)
         print_message(
             f"The results are those at the end of each run, after {steps} env steps. Compare them at equal env steps "
@@ -73,6 +73,6 @@ def _write(value: Any) -> str | None:
 
 def _find_differences(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return both values of each key whose values differ. A missing value is None. The algorithm comes first."""
-    keys = sorted(first.keys() | second.keys(), key=lambda key: (key != "algo", key))
+    keys = sorted(first.keys() | second.keys(), key=lambda key: (key != "algo", key))  # False sorts before True
     both_values = {key: (first.get(key), second.get(key)) for key in keys}
     return {key: values for key, values in both_values.items() if values[0] != values[1]}

@@ -67,7 +67,10 @@ def evaluate(
 
 
 def _summarize(evaluation: "PolicyEvaluationResult") -> dict[str, Any]:
-    """Return the result as plain values. `low` and `high` are Wilson's interval over the distinct episodes."""
+    """Return the result as plain values. `low` and `high` are the ends of Wilson's interval of the win rate.
+
+    Equal episodes are not independent samples, so the interval is that of the number of distinct episodes.
+    """
     record = evaluation.record
     low, high = compute_score_interval(np.array(record.win_rate), record.distinct or len(record.won))
     return {

@@ -1,4 +1,7 @@
-"""`emtc import`: import curves from another program. `emtc mirror`: copy runs to TensorBoard, W&B or MLflow."""
+"""`emtc import`: import curves from another program. `emtc mirror`: copy runs to TensorBoard, W&B or MLflow.
+
+The gate is the weight β of the episodic incentive. Its statistics are stored for each training round.
+"""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -38,19 +41,19 @@ def mirror(
     database = open_database(db, read_only=True)
     run_ids = choose_runs(database, runs, where) if runs or where else None
     folder = out or Path("mirror") / to
-    target = make_mirror(to, folder)
+    program = make_mirror(to, folder)
     n_values = 0
     try:
         if follow:
             with suppress(KeyboardInterrupt):
-                mirror_continuously(target, database, run_ids, every_s=every, announce=print_message)
+                mirror_continuously(program, database, run_ids, every_s=every, announce=print_message)
         else:
-            n_values, _ = target.update(database, run_ids)
+            n_values, _ = program.update(database, run_ids)
     finally:
         with suppress(StorageError):
-            target.close(database, run_ids)
+            program.close(database, run_ids)
     if json:
-        print_json({"out": str(folder), "values": n_values})
+        print_json({"out": str(folder), "values": n_values})  # with --follow, values are not counted
     else:
         print_message(f"{folder} is up to date." if follow else f"Wrote {n_values:,} values into {folder}.")
 
@@ -59,7 +62,7 @@ def import_foreign(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="File or folder")],
     format: Annotated[str, typer.Option(help=f"Format: {', '.join(FORMATS)}")],
     name: Annotated[
-        str | None, typer.Option(help="Label of this import after each algorithm in figures; default: the format")
+        str | None, typer.Option(help="Text that figures add to the name of each algorithm; default: the format")
     ] = None,
     env: Annotated[str | None, typer.Option(help="Environment, for example smac; replaces that of the source")] = None,
     map: Annotated[str | None, typer.Option(help="Map; replaces that of the source")] = None,
@@ -95,13 +98,14 @@ def import_foreign(
         budget=None if budget is None else parse_step_count(budget, "--budget"),
     )
     source = read_foreign(path, format, overrides)
-    database = open_database(db)  # after reading, so that an invalid source creates no database
+    database = open_database(db)  # after the source was read, so that an invalid source creates no database
     saved = save_imports(database, source.runs)
     source = replace(source, skip_reasons=[*source.skip_reasons, *saved.skip_reasons])
     remarks = list(list_remarks(source))
     for remark in remarks:
         print_message(remark)
-    new, existing = saved.new, saved.existing
+    new = saved.new
+    existing = saved.existing
     if json:
         print_json({"runs": list(new), "here": list(existing), "skipped": source.skip_reasons, "remarks": remarks})
         return

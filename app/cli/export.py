@@ -14,9 +14,9 @@ from app.analysis.results import select_runs
 from app.analysis.settings import add_code_settings
 from app.analysis.tables import ROWS_ONLY, TABLE_FORMATS, Table, TableFormat, export_table, make_plain_table
 from app.analysis.variants import list_run_code_warnings
-from app.cli.arguments import DEFAULT_DATABASE, DatabaseUrl, Runs, Where, check_run_count, choose, choose_runs
+from app.cli.arguments import DEFAULT_DATABASE, DatabaseUrl, Runs, Where, check_choice, check_run_count, choose_runs
 from app.cli.evaluate import CheckpointName, read_checkpoint
-from app.cli.export_raw import MARL_EVAL, export_marl_eval, export_raw, find_raw
+from app.cli.export_raw import MARL_EVAL, export_marl_eval, export_raw, find_raw_table
 from app.cli.output import print_message, print_table, write_result
 from app.figures.figure import FigureKind
 from app.figures.image_options import ImageOptions, read_image_options
@@ -128,21 +128,23 @@ def export(
         _check_selection(map, algo, sweep)
         _write_replay(db, runs, where, replayed, format, out, t)
         return
-    raw = find_raw(table, format)
-    if (figure is None) == (table is None and raw is None):
+    raw_table = find_raw_table(table, format)
+    has_table = table is not None or raw_table is not None  # --format marl-eval needs no --table
+    if (figure is not None) == has_table:
         raise typer.BadParameter(
             "Give either --figure or --table, or --replay EPISODE. List all names with: emtc export --list"
         )
-    request = _Request(db, _list_sweep_runs(db, sweep, runs) if sweep else runs, where, map, algo)
+    selected_runs = _list_sweep_runs(db, sweep, runs) if sweep else runs
+    request = _Request(db, selected_runs, where, map, algo)
     all_values = figure_values | _parse_assignments(set or [])
-    if raw is not None:
-        _write_raw(request, raw, format, all_values, out)
+    if raw_table is not None:
+        _write_raw_table(request, raw_table, format, all_values, out)
     elif table is not None:
         _write_table(request, table, format, all_values, out)
     elif out is None:
         raise typer.BadParameter("--figure needs --out FILE.")
     else:
-        kind = FIGURES[choose("figure", figure or "", FIGURES)]
+        kind = FIGURES[check_choice("figure", figure or "", FIGURES)]
         _write_figure(kind, request, format, image_options, all_values, out)
 
 
@@ -178,13 +180,13 @@ def _list_option_names(model: type[Options]) -> str:
 def _list_flags(options: ImageOptions) -> list[str]:
     """List the flags of the image options that are set."""
     fields = ImageOptions.model_fields
-    names = [fields[name].alias or name for name in fields if name in options.model_fields_set]
+    names = [fields[name].alias or name for name in fields if name in options.model_fields_set]  # an alias is the flag
     return [ImageOptions.get_option(name).flag for name in names]
 
 
 @dataclass(frozen=True)
 class _Request:
-    """The database and the selection of runs. Without a selection, all evaluated runs are used."""
+    """The database and the options that select runs. Without a selection, all evaluated runs are used."""
 
     url: str
     runs: Sequence[str] | None
@@ -221,7 +223,7 @@ def _write_figure(
     values: Mapping[str, Any],
     out: Path,
 ) -> None:
-    image_format = choose("format", format or out.suffix.removeprefix("."), EXPORT_FORMATS)
+    image_format = check_choice("format", format or out.suffix.removeprefix("."), EXPORT_FORMATS)
     image_flags = [flag for flag in _list_flags(image_options) if flag != "--label"]
     if image_flags and image_format in ("html", "csv"):
         raise typer.BadParameter(f"{image_flags[0]} has an effect on svg, pdf and png only, not on {image_format}.")
@@ -240,7 +242,7 @@ def _write_figure(
 
 
 def _check_selection(maps: Sequence[str] | None, algos: Sequence[str] | None, sweep: str) -> None:
-    """Check that a result of one run is selected by RUN or --where only."""
+    """Check that --map, --algo and --sweep are not given: replays and policies are of RUN or --where."""
     if maps or algos or sweep:
         raise typer.BadParameter("--map, --algo and --sweep select runs of figures and tables. Give RUN or --where.")
 
@@ -263,6 +265,7 @@ def _write_policy(
 
 
 def _list_replayed_episodes(replay: str | None, beside: str, *, is_other_result: bool) -> list[str]:
+    """List the one or two episodes to replay, or raise if the options do not fit together."""
     if replay is None:
         raise typer.BadParameter("--beside and --t belong to --replay.")
     if is_other_result:
@@ -283,18 +286,20 @@ def _write_replay(
 
     if out is None:
         raise typer.BadParameter("--replay needs --out FILE.")
-    file_format = choose("format", format or out.suffix.removeprefix("."), FORMATS)
+    file_format = check_choice("format", format or out.suffix.removeprefix("."), FORMATS)
     database = open_database(url, read_only=True)
     run_ids = choose_runs(database, runs, where)
     if len(run_ids) != len(episodes):
-        check_run_count(run_ids, where, 1)  # two episodes may be of one run
-    replays = read_replays(database, list(zip([*run_ids, run_ids[0]], episodes, strict=False)))
+        check_run_count(run_ids, where, 1)
+    run_ids = [*run_ids, run_ids[0]]  # a second episode is of the second run, or of the same run if there is only one
+    replays = read_replays(database, list(zip(run_ids, episodes, strict=False)))
     if file_format in ("gif", "mp4"):
         print_message("Drawing the frames …")
     write_result(make_file(replays, file_format, t=t), out)
 
 
 def _list_sweep_runs(url: str, sweep: str, runs: Sequence[str] | None) -> list[str]:
+    """List the runs of --sweep. It cannot be given together with RUN."""
     if runs:
         raise typer.BadParameter("Give either RUN or --sweep.")
     database = open_database(url, read_only=True)
@@ -305,7 +310,9 @@ def _list_sweep_runs(url: str, sweep: str, runs: Sequence[str] | None) -> list[s
     return ids
 
 
-def _write_raw(request: _Request, table: TableName, format: str, values: Mapping[str, Any], out: Path | None) -> None:
+def _write_raw_table(
+    request: _Request, table: TableName, format: str, values: Mapping[str, Any], out: Path | None
+) -> None:
     """Write a raw table. Only the format marl-eval, which compares runs, uses all evaluated runs by default."""
     if values and format != MARL_EVAL:
         raise typer.BadParameter(f"--{next(iter(values)).replace('_', '-')} would change nothing in a raw table.")
@@ -325,8 +332,8 @@ def _write_raw(request: _Request, table: TableName, format: str, values: Mapping
 
 
 def _write_table(request: _Request, table: str, format: str, values: Mapping[str, Any], out: Path | None) -> None:
-    name = choose("table", table, (*TABLES, ENCODER_TIMING))
-    table_format: TableFormat = choose("format", format or "csv", TABLE_FORMATS)
+    name = check_choice("table", table, (*TABLES, ENCODER_TIMING))
+    table_format: TableFormat = check_choice("format", format or "csv", TABLE_FORMATS)
     if name == ENCODER_TIMING:
         if request.has_selection or values:
             raise typer.BadParameter(f"--table {name} measures this machine. It takes no runs and no options.")
@@ -337,12 +344,19 @@ def _write_table(request: _Request, table: str, format: str, values: Mapping[str
     if request.has_selection and not kind.selects_runs:
         raise typer.BadParameter(f"--table {name} contains all runs. It takes no RUN, --where, --map and --algo.")
     database = open_database(request.url, read_only=True)
-    rows = request.select(database) if request.has_selection else select_runs(database) if kind.selects_runs else []
+    rows: list[RunRow] = []
+    if request.has_selection:
+        rows = request.select(database)
+    elif kind.selects_runs:
+        rows = select_runs(database)
     result = kind.make(database, rows, options)
     if not len(result) and kind.selects_runs:
         excluded = result.excluded
-        more = f", and {len(excluded) - 1} more" if len(excluded) > 1 else ""
-        reason = f" Left out: {excluded[0]}{more}." if excluded else ""
+        reason = ""
+        if excluded:
+            first, *others = excluded
+            more = f", and {len(others)} more" if others else ""
+            reason = f" Left out: {first}{more}."
         runs = format_run_count(len(rows))
         raise ConfigError(f"None of {runs} belongs in {name}: it needs {kind.required_runs}.{reason}")
     notes = result.notes if table_format in ROWS_ONLY else ""

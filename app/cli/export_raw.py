@@ -1,6 +1,7 @@
 """Raw tables of `emtc export`: transitions, episodes, evaluations, metrics, gate; and the JSON format of marl-eval.
 
-A raw table can have many rows. It is read and written in parts, so that only one part is in memory.
+A raw table can have many rows. It is read and written in parts, so that only one part is in memory. The table gate has
+the statistics of β, the weight of the episodic incentive. marl-eval is a Python library that compares results of runs.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,8 +27,8 @@ _ROWS_PER_PART: Final = 50_000
 """Rows that are in memory at the same time; also the size of a row group of Parquet."""
 
 
-def find_raw(table: str | None, format: str) -> TableName | None:
-    """Find the raw table of a request; None if the request is for another table. marl-eval uses the evaluations."""
+def find_raw_table(table: str | None, format: str) -> TableName | None:
+    """Find the raw table with the name of --table; None if it is another table. marl-eval uses the evaluations."""
     if table is None and format == MARL_EVAL:
         return "evaluations"
     return next((name for name in TABLE_NAMES if name == table), None)
@@ -39,7 +40,9 @@ def export_raw(db: Database, rows: Sequence[RunRow], table: TableName, format: s
     Raises:
         EmtcError: If the table cannot be read or written. Then no file is created.
     """
-    name = format or (out.suffix.removeprefix(".") if out else "csv")
+    name = format
+    if not name:
+        name = out.suffix.removeprefix(".") if out else "csv"
     file_format: RawFormat | None = next((raw_format for raw_format in RAW_FORMATS if raw_format == name), None)
     if file_format is None:
         more = f", {MARL_EVAL}" if table == "evaluations" else ""

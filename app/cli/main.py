@@ -27,7 +27,8 @@ TRACEBACK_VARIABLE = "EMTC_TRACEBACK"
 MAX_ERROR_LENGTH = 4000
 """Maximum number of characters of an error message."""
 
-UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer does not export this class
+# The base class of all errors in arguments. Typer does not export it.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Command:
 COMMANDS = {
     "app": Command("serve:serve_app", "Start the app in the browser, from a checkout or a wheel."),
     "train": Command("train:train", "Train one run in the foreground, or detached."),
-    "train-worker": Command("train:train_worker", "Train a run that another process has created.", hidden=True),
+    "train-worker": Command("train:train_detached_run", "Train a run that another process has created.", hidden=True),
     "runs": Command("runs:runs", "List runs: search, filter, sort."),
     "show": Command("runs:show", "Show one run: status, progress, configuration, versions."),
     "diff": Command("diff:diff", "Compare two runs: settings, versions and results that differ."),
@@ -85,7 +86,7 @@ COMMANDS = {
 
 
 def make_app(requested: str | None) -> typer.Typer:
-    """Make the command line. Only the requested command is imported; of the others only the names are listed."""
+    """Make the command line. Only the requested command is imported; the others are only listed by name."""
     app = typer.Typer(
         name="emtc",
         help="Train, watch and export runs of Episodic Memory Temporal Consistency and its baselines.",

@@ -1,11 +1,14 @@
-"""`emtc notebook`: list the entries of the research notebook, and export them."""
+"""`emtc notebook`: list the entries of the research notebook, and export them.
+
+An entry has a title and a text. An entry made with Pin on a page also has the figure and the view of that page.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl, choose
+from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl, check_choice
 from app.cli.output import print_json, print_message, print_table, write_file
 from app.notebook.export import NOTEBOOK_FORMATS, export_entries, to_files
 from app.notebook.view import read_entries
@@ -52,7 +55,7 @@ def export(
         raise typer.BadParameter("export needs --out FILE.")
     extension = out.suffix.removeprefix(".")
     default_format = "md" if extension == "zip" else extension
-    file_format = choose("format", format or default_format, NOTEBOOK_FORMATS)
+    file_format = check_choice("format", format or default_format, NOTEBOOK_FORMATS)
     database = open_database(_choose_database(context, db), read_only=True)
     entry_ids = entries or [row.id for row in list_entries(database)]
     if not entry_ids:

@@ -19,6 +19,7 @@ from rich.table import Table
 from emtc_core.errors import ConfigError
 from storage.guards import hide_passwords
 
+# Control characters except tab and line feed, marks that change the direction of text, and surrogates.
 _CONTROL_CHARACTERS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -41,7 +42,8 @@ def print_json(value: Any) -> None:
         text = orjson.dumps(value, default=str, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS).decode()
     except TypeError:  # orjson does not write a lone surrogate or an integer beyond 64 bits
         text = plain_json.dumps(value, default=str)
-    sys.stdout.write(_CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match.group()):04x}", hide_passwords(text)) + "\n")
+    escaped = _CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match.group()):04x}", hide_passwords(text))
+    sys.stdout.write(f"{escaped}\n")
     sys.stdout.flush()
 
 
@@ -57,7 +59,10 @@ def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "", empty: st
     if json:
         print_json(rows)
         return
-    console = Console(emoji=False, width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200")))
+    width = None  # that of the terminal
+    if not sys.stdout.isatty():
+        width = int(os.environ.get("COLUMNS", "200"))
+    console = Console(emoji=False, width=width)
     if not rows:
         console.print(empty, markup=False)
         return
@@ -112,4 +117,8 @@ def write_file(out: Path, content: bytes) -> None:
 
 def _make_printable(text: str) -> str:
     """Escape control characters and hide passwords."""
-    return _CONTROL_CHARACTERS.sub(lambda match: ascii(match.group())[1:-1], hide_passwords(text))
+
+    def escape(match: re.Match[str]) -> str:
+        return ascii(match.group()).strip("'")
+
+    return _CONTROL_CHARACTERS.sub(escape, hide_passwords(text))

@@ -1,4 +1,7 @@
-"""Progress of runs and sweeps on stderr: a bar on a terminal, otherwise regular lines for a run."""
+"""Progress of runs and sweeps on stderr: a bar on a terminal, otherwise regular lines for a run.
+
+The printed test win rate is that of the last evaluation.
+"""
 
 import time
 from collections.abc import Callable, Generator
@@ -25,6 +28,7 @@ from storage.runs.sweeps import Sweep
 
 LINE_EVERY_S = 30.0
 LINE_EVERY_FRACTION = 0.05
+"""A line is written after this time, or after this fraction of the budget, whichever is earlier."""
 OnProgress = Callable[[int], None]
 """Called with the env steps of a run."""
 
@@ -64,7 +68,7 @@ def show_sweep_progress() -> Generator[Callable[[Sweep], None]]:
 
 
 class ProgressLines:
-    """Writes a line after 30 s or 5 % of the budget since the last line, whichever is earlier."""
+    """Writes a line if enough time or env steps have passed since the last line."""
 
     def __init__(
         self,
@@ -84,22 +88,27 @@ class ProgressLines:
             write: Called with each line.
             clock: Monotonic clock [s].
         """
-        self._total, self._label = total, label
-        self._read_rate, self._write, self._clock = read_rate, write, clock
+        self._total = total
+        self._label = label
+        self._read_rate = read_rate
+        self._write = write
+        self._clock = clock
         self._last_line_at: float | None = None
         self._last_env_step = 0
 
     def __call__(self, env_step: int) -> None:
         """Write a line if it is time for one."""
         now = self._clock()
-        if self._last_line_at is None:  # a resumed run does not begin at 0
-            self._last_line_at, self._last_env_step = now, env_step
+        if self._last_line_at is None:  # the first call writes nothing: a resumed run does not begin at step 0
+            self._last_line_at = now
+            self._last_env_step = env_step
             return
         seconds = now - self._last_line_at
         steps = env_step - self._last_env_step
         if seconds < LINE_EVERY_S and steps < LINE_EVERY_FRACTION * self._total:
             return
-        self._last_line_at, self._last_env_step = now, env_step
+        self._last_line_at = now
+        self._last_env_step = env_step
         speed = steps / seconds if seconds > 0 else None
         with suppress(OSError):  # training continues if stderr is closed
             self._write(self._make_line(min(env_step, self._total), speed))
@@ -115,8 +124,11 @@ class ProgressLines:
 
 
 def _read_last_rate(database: Database, run_id: str, threshold: float | None) -> float | None:
+    """Return the last win rate, or the last success rate if a return threshold decides the success."""
     with suppress(EmtcError):  # the recorder reports database errors
-        return find_run(database, run_id).win_rate if threshold is None else read_last_success_rate(database, run_id)
+        if threshold is None:
+            return find_run(database, run_id).win_rate
+        return read_last_success_rate(database, run_id)
     return None
 
 

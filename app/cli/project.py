@@ -1,4 +1,8 @@
-"""`emtc project`: compute and store a projection of a snapshot. The page Memory shows it."""
+"""`emtc project`: compute and store a projection of a snapshot. The page Memory shows it.
+
+A snapshot contains the nodes of the episodic memory at one env step. A node is one stored state with its embedding. The
+projection gives each node two coordinates. t-SNE and UMAP lay out a sample of nodes, the landmarks.
+"""
 
 from typing import Annotated, Final
 
@@ -17,7 +21,7 @@ from app.analysis.projections.snapshots import (
     project_snapshot,
     read_initial_projection,
 )
-from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, Where, choose, choose_run
+from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, Where, check_choice, choose_run
 from app.cli.output import print_json, print_message
 from emtc_core.errors import ConfigError
 from emtc_core.kernel_cache import check_kernel_cache
@@ -26,6 +30,10 @@ from storage.queries.memory import get_snapshot, list_snapshots
 from storage.queries.projections import Projection
 
 _RUN_EMBEDDER: Final = "own"
+"""Value of --embedder that selects the embedder with which the run was trained."""
+
+_MAX_LISTED: Final = 8
+"""Maximum number of snapshots that an error message lists."""
 
 
 def project(
@@ -47,18 +55,23 @@ def project(
     json: AsJson = False,
 ) -> None:
     """Project the memory of a run to two dimensions and store the coordinates."""
-    choose("method", method, METHODS)
-    choose("embedder", embedder, (_RUN_EMBEDDER, *EMBEDDERS))
+    check_choice("method", method, METHODS)
+    check_choice("embedder", embedder, (_RUN_EMBEDDER, *EMBEDDERS))
     check_kernel_cache("emtc_core", "umap")
     database = open_database(db, create=False)
     snapshot_id, memory_size = _find_snapshot(database, choose_run(database, run, where).id, snapshot)
     fitted_embedder = embedder if embedder != _RUN_EMBEDDER else None
     with Progress(console=Console(stderr=True)) as bar:
         if fitted_embedder:
-            embedding = _fit(database, snapshot_id, fitted_embedder, seed, bar)
+            embedding = _fit_and_embed(database, snapshot_id, fitted_embedder, seed, bar)
         else:
             embedding = get_snapshot(database, snapshot_id).embedding
         task = bar.add_task(method, total=1.0)
+
+        def show_progress(fraction: float) -> None:
+            phase = get_phase(fraction).name  # the phases take fixed parts of the progress
+            bar.update(task, completed=fraction, description=f"{method}: {phase}")
+
         projection = project_snapshot(
             database,
             snapshot_id,
@@ -66,9 +79,7 @@ def project(
             n=points,
             seed=seed,
             embedder=fitted_embedder,
-            progress=lambda fraction: bar.update(
-                task, completed=fraction, description=f"{method}: {get_phase(fraction).name}"
-            ),
+            progress=show_progress,
         )
     if json:
         print_json(
@@ -84,11 +95,12 @@ def project(
         )
     else:
         print_message(_describe(projection, memory_size))
-    if note := describe_equal_embeddings(embedding):
-        print_message(note)
+    warning = describe_equal_embeddings(embedding)  # empty if enough nodes have different embeddings
+    if warning:
+        print_message(warning)
 
 
-def _fit(database: Database, snapshot_id: int, kind: str, seed: int, bar: Progress) -> NDArray[np.float32]:
+def _fit_and_embed(database: Database, snapshot_id: int, kind: str, seed: int, bar: Progress) -> NDArray[np.float32]:
     """Return the embedding of a snapshot's nodes by a newly fitted embedder."""
     from app.analysis.projections.embedders import embed_snapshot  # imports torch
 
@@ -133,7 +145,7 @@ def _find_snapshot(database: Database, run_id: str, env_step: str) -> tuple[int,
     else:
         matching = snapshots.loc[snapshots["env_step"].astype(str) == env_step]
     if matching.empty:
-        steps = ", ".join(str(step) for step in snapshots["env_step"].tolist()[-8:])
+        steps = ", ".join(str(step) for step in snapshots["env_step"].tolist()[-_MAX_LISTED:])
         raise ConfigError(
             f"Run {run_id} has no snapshot at step {env_step}", hint=f"The last snapshots are at {steps}."
         )

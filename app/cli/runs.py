@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
+from math import ceil
 from typing import Annotated, Any, get_args
 
 import typer
@@ -20,7 +21,7 @@ from app.cli.arguments import (
     RunPrefix,
     Runs,
     Where,
-    choose,
+    check_choice,
     choose_run,
     choose_runs,
 )
@@ -129,7 +130,9 @@ def runs(
     json: AsJson = False,
 ) -> None:
     """List runs with their status, newest first. Runs can be searched, filtered and sorted."""
-    page_size = limit if limit is not None else None if json else PAGE_ROWS
+    page_size = limit
+    if limit is None and not json:
+        page_size = PAGE_ROWS
     for option, value in (("--limit", page_size), ("--page", page)):
         if value is not None and not 1 <= value <= MAX_ROWS:
             raise ConfigError(f"must be 1 to {MAX_ROWS:,}", key=option, value=value)
@@ -220,7 +223,7 @@ def ask_run(
     from app.jobs.questions import ask_and_wait, describe
 
     run, last = _split_words(words, where, usage="ask RUN KIND")
-    kind = choose("kind", last, get_args(QuestionKind))
+    kind = check_choice("kind", last, get_args(QuestionKind))
     database = open_database(db, create=False)
     row = choose_run(database, run, where)
     request = ask_and_wait(database, row.id, kind, episode=episode, answer_within_s=wait)
@@ -289,7 +292,7 @@ def _print_page_number(n_rows: int, n_matching: int, page: int, page_size: int |
     """Print to stderr which page is listed, if there are others."""
     if page_size is None or n_rows == n_matching:
         return
-    n_pages = -(-n_matching // page_size)
+    n_pages = ceil(n_matching / page_size)
     if page > n_pages:
         print_message(f"There is no page {page}: {n_matching:,} runs match, on {n_pages:,} pages.")
     else:
@@ -312,7 +315,7 @@ def _describe_run(db: Database, row: RunRow) -> dict[str, Any]:
     description["status"] = description.pop("live_status")
     del description["owner_token"]
     description["gate"] = _describe_gate(gate_state(db, row.id))
-    description["no_success"] = idle_incentives(db, [row.id]).get(row.id)
+    description["no_success"] = idle_incentives(db, [row.id]).get(row.id)  # why the run has no incentive
     description["success_rate"] = read_last_success_rate(db, row.id)
     description["checkpoints"] = [asdict(checkpoint) for checkpoint in checkpoint_status.checkpoints]
     description["best"] = [asdict(checkpoint) for checkpoint in checkpoint_status.best]
@@ -331,10 +334,10 @@ def _describe_folder(db: Database, run_id: str) -> str:
 
 
 def _describe_gate(state: GateState | None) -> dict[str, Any] | None:
-    """Return the state of the gate with the short names of its metrics; None for a run without a gate."""
+    """Return the state of the gate (the weight of the episodic incentive) and its metrics; None if the run has none."""
     if state is None:
         return None
-    values = {name.partition("/")[2]: value for name, value in state.values.items()}
+    values = {name.partition("/")[2]: value for name, value in state.values.items()}  # gate/tau → tau
     return {"state": state.state, "reason": state.sentence, **values}
 
 

@@ -15,6 +15,7 @@ from emtc_core.user_modules import FOLDER_VARIABLE, get_user_folder
 from storage.address import make_absolute
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+"""Folder of the checkout, or folder of the installed packages."""
 
 
 def serve_app(
@@ -26,7 +27,7 @@ def serve_app(
     if address:
         sys.stdout.write(f"{find_address(port or DEFAULT_PORT)}\n")
         return
-    list_plugins()  # raises before the server starts if a plug-in cannot be imported
+    list_plugins()  # raises if a plug-in cannot be imported, before the server starts
     become_app(db, [] if port is None else ["--server.port", str(port)])
 
 
@@ -35,6 +36,11 @@ def become_app(url: str, options: list[str] | None = None, environment: Mapping[
 
     With -P the working directory is not an import path, so a user's file `app.py` does not hide the package `app`.
     Streamlit reads its settings from the folder `.streamlit` of a checkout, or next to `Home.py` in a wheel.
+
+    Args:
+        url: URL of the database that the app shows.
+        options: Options of `streamlit run`.
+        environment: Additional environment variables.
     """
     environment_changes = {
         "EMTC_DB": make_absolute(url),

@@ -1,4 +1,8 @@
-"""`emtc sweep`: plan, run, continue, stop and list sweeps."""
+"""`emtc sweep`: plan, run, continue, stop and list sweeps.
+
+A sweep file describes a grid of runs, or a search, whose runs (trials) have settings that Optuna chooses. The plan
+lists all runs. They are queued in the database and trained by this process, by `emtc worker`, or by Ray on a cluster.
+"""
 
 import re
 from collections.abc import Collection, Sequence
@@ -8,7 +12,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from app.analysis.format import format_duration, format_number, format_percent, format_size
+from app.analysis.format import MISSING, format_duration, format_percent, format_size
 from app.cli.arguments import DEFAULT_DATABASE, AsJson, DatabaseUrl, Steps
 from app.cli.output import print_json, print_message, print_table
 from app.cli.progress import show_sweep_progress
@@ -120,7 +124,7 @@ def sweep(
 
 
 def _continue_stored(db: str, plan: Plan, n_at_once: int, *, cluster: Cluster | None, json: bool) -> int:
-    """Continue a stored sweep. A sweep in the background is a process that does this."""
+    """Continue a stored sweep until its runs have ended. With --detach, a background process calls this."""
     if cluster is None:
         check_fitting_runs([run.config for run in plan.runs], n_at_once)
     with _connect(cluster, db) as ray:
@@ -146,7 +150,7 @@ def _start(
     uses_other_machines = cluster is not None and cluster.address is not None
     control.check_plan(plan, jobs=None if cluster else n_at_once, remote=queue or uses_other_machines)
     with _connect(cluster, db) as ray:
-        if cluster and uses_other_machines and not jobs:
+        if cluster and uses_other_machines and not jobs:  # only a connected cluster reports its size
             n_at_once = count_slots(ray, cluster)
         database = open_database(db)
         n_queued = control.create_sweep(database, plan, jobs=n_at_once, remote=True, seeds=seeds)
@@ -158,7 +162,8 @@ def _start(
             options = cluster.as_options() if cluster else ()
             control.start_in_background(database, plan.id, jobs=n_at_once, options=options)
         _print_start(plan, n_queued, n_at_once, queue=queue, detach=detach)
-        is_search = bool(plan.file.optuna)  # this process queues the trials of a search, also for other workers
+        # This process also queues the trials of a search, so with --queue it runs too, and workers train them.
+        is_search = bool(plan.file.optuna)
         if not detach and (is_search or not queue):
             return _run(database, plan, n_at_once, ray=ray, cluster=cluster, trains=not queue, json=json)
     if json:
@@ -176,7 +181,7 @@ def _choose_cluster(
         raise typer.BadParameter(f"--engine must be local or ray, got {engine!r}.")
     if engine == "ray":
         return make_cluster(address, [run.config for run in plan.runs], cpus=cpus, gpus=gpus)
-    if (address, cpus, gpus) != (None, None, None):
+    if address is not None or cpus is not None or gpus is not None:
         raise typer.BadParameter("--address, --cpus-per-run and --gpus-per-run need --engine ray.")
     return None
 
@@ -196,10 +201,13 @@ def _run(
     trains: bool,
     json: bool,
 ) -> int:
-    """Run a sweep until all of its runs have ended, print the results and return the exit code."""
+    """Run a sweep until all of its runs have ended, print the results and return the exit code.
+
+    `trains` is whether this process trains the runs. If it is False, it only queues the trials of a search.
+    """
     check_not_read_only("train runs")
     try:
-        with handle_leave_signals() as leave, show_sweep_progress() as on_progress:
+        with handle_leave_signals() as leave_request, show_sweep_progress() as on_progress:
             if cluster:
                 ended = run_sweep_on_ray(
                     ray,
@@ -207,7 +215,7 @@ def _run(
                     database,
                     plan.id,
                     jobs=n_at_once,
-                    leave=leave,
+                    leave=leave_request,
                     announce=print_message,
                     on_progress=on_progress,
                     env_modules=plan.env_modules,
@@ -219,7 +227,7 @@ def _run(
                     jobs=n_at_once,
                     n_runs=len(plan.runs),
                     trains=trains,
-                    leave=leave,
+                    leave=leave_request,
                     announce=print_message,
                     on_progress=on_progress,
                     env_modules=plan.env_modules,
@@ -227,11 +235,12 @@ def _run(
     except KeyboardInterrupt:
         print_message("Ended immediately. The same command resumes the runs from their last checkpoints.")
         return 1
-    if leave.is_requested:
+    if leave_request.is_requested:
         print_message("Interrupted: its runs are queued again. Continue with the same command.")
         return 1
     rows = sweep_runs(database, plan.id)
-    _print_results(ended, rows, read_best_trial(database, ended.id) if ended.trials else None, json=json)
+    best_trial = read_best_trial(database, ended.id) if ended.trials else None
+    _print_results(ended, rows, best_trial, json=json)
     return 1 if any(row.live_status in ("failed", "lost", "queued") for row in rows) else 0
 
 
@@ -330,11 +339,18 @@ def _print_templates(*, json: bool) -> None:
 
 def _print_sweeps(database: Database, *, json: bool) -> None:
     rows: list[dict[str, Any]] = []
-    for item in list_sweeps(database):
-        row: dict[str, Any] = {"id": item.id, "name": item.name, "status": item.state, "runs": len(item.runs)}
-        row |= {status: item.counts[status] for status in (*get_args(Status), PRUNED)}
-        row["done"] = round(item.progress, 4) if json else format_percent(item.progress)
-        row["seconds_left"] = item.seconds_left() if json else format_duration(item.seconds_left())
-        row["worker"] = item.has_worker if json else ("running" if item.has_worker else format_number(None))
+    for stored in list_sweeps(database):
+        row: dict[str, Any] = {"id": stored.id, "name": stored.name, "status": stored.state, "runs": len(stored.runs)}
+        row |= {status: stored.counts[status] for status in (*get_args(Status), PRUNED)}
+        seconds_left = stored.seconds_left()
+        if json:
+            row |= {"done": round(stored.progress, 4), "seconds_left": seconds_left, "worker": stored.has_worker}
+        else:
+            worker = "running" if stored.has_worker else MISSING
+            row |= {
+                "done": format_percent(stored.progress),
+                "seconds_left": format_duration(seconds_left),
+                "worker": worker,
+            }
         rows.append(row)
     print_table(rows, title="Sweeps", empty="No sweeps yet. Start one with: emtc sweep ablation-demo", json=json)

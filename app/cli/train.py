@@ -1,4 +1,4 @@
-"""`emtc train`, `emtc resume`, and `emtc train-worker`, which trains detached runs."""
+"""`emtc train`, `emtc resume`, and the hidden command `emtc train-worker`, which is the process of a detached run."""
 
 import time
 from dataclasses import asdict
@@ -31,7 +31,7 @@ from emtc_core.errors import EmtcError
 from storage.engine import Database, open_database
 from storage.files import describe_files_folder
 from storage.runs.changes import create_run
-from storage.runs.changes import start_again as make_again
+from storage.runs.changes import start_again as create_restarted_run
 from storage.runs.claims import make_token
 from storage.runs.control import send_and_wait
 from storage.runs.rows import RunRow, find_run
@@ -107,23 +107,27 @@ def resume(
     json: AsJson = False,
 ) -> int:
     """Resume paused runs, and stopped, failed or lost ones from their newest usable checkpoints."""
+    # --start-again --detach: create and train a new run in the background, for each run.
+    # --detach, or all runs are paused: resume each run in the background. A paused trainer still exists.
+    # otherwise: restart or resume the only run in the foreground.
     database = open_database(db, create=False)
     run_ids = choose_runs(database, runs, where)
     rows = {run_id: find_run(database, run_id) for run_id in run_ids}
     is_each_paused = all(row.live_status == "paused" for row in rows.values())
     if start_again and detach:
-        prints_json = json and len(run_ids) == 1
+        prints_json = json and len(run_ids) == 1  # stdout contains exactly one JSON value
         return apply_to_runs(run_ids, lambda run_id: _restart_in_background(database, run_id, json=prints_json))
     if detach or (is_each_paused and not start_again):
         return apply_to_runs(run_ids, lambda run_id: _resume_in_background(database, rows[run_id]))
     if len(run_ids) > 1:
         raise typer.BadParameter("Only one run can be trained in the foreground. Resume several with --detach.")
-    [(run_id, row)] = rows.items()
+    run_id = run_ids[0]
+    row = rows[run_id]
     if start_again:
         check_can_restart(row)
         with handle_stop_signals() as signals:
             token = make_token()
-            new_run_id = make_again(database, run_id, versions=library_versions(), token=token)
+            new_run_id = create_restarted_run(database, run_id, versions=library_versions(), token=token)
             print_message(f"Run {new_run_id} starts from step 0. Run {run_id} is not changed.")
             return _train_in_foreground(database, new_run_id, token, signals, resume=False, json=json)
     _print_resume_point(examine_checkpoints(database, row))
@@ -148,7 +152,7 @@ def _resume_in_background(database: Database, row: RunRow) -> str:
 
 
 def _print_resume_point(status: CheckpointStatus) -> None:
-    """Print which checkpoint is used, which are skipped and how many steps will be repeated."""
+    """Print which checkpoint is used, which are skipped, and how many recorded steps are trained again (superseded)."""
     if status.usable is None:
         return
     for fault in status.faults:
@@ -160,17 +164,17 @@ def _print_resume_point(status: CheckpointStatus) -> None:
         )
 
 
-def train_worker(
+def train_detached_run(
     run_id: str,
     resume: Annotated[bool, typer.Option("--resume")] = False,
     token: Annotated[str | None, typer.Option("--token")] = None,
-    worker: Annotated[int | None, typer.Option("--worker")] = None,
+    worker_pid: Annotated[int | None, typer.Option("--worker")] = None,
     gpu_share: Annotated[float, typer.Option("--gpu-share")] = 1.0,
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> int:
     """Train a run that another process has created. A detached trainer runs this command."""
     return train_detached(
-        db, run_id, announce=print_message, token=token, resume=resume, worker_pid=worker, gpu_share=gpu_share
+        db, run_id, announce=print_message, token=token, resume=resume, worker_pid=worker_pid, gpu_share=gpu_share
     )
 
 
@@ -201,9 +205,11 @@ def _train_in_foreground(
         return 0
     threshold = get_success_threshold(find_run(database, run_id).config)
     if threshold is None:
-        label, rate = "win rate", summary.win_rate
+        label = "win rate"
+        rate = summary.win_rate
     else:
-        label, rate = name_success(threshold), summary.success_rate
+        label = name_success(threshold)
+        rate = summary.success_rate
     percent = "–" if rate is None else f"{100 * rate:.1f} %"
     print_message(
         f"{summary.status}: {summary.env_steps} env steps in {wall_seconds:.0f} s, last test {label} {percent}"

@@ -1,4 +1,7 @@
-"""`emtc watch`: print and send alerts about runs, and optionally stop runs."""
+"""`emtc watch`: print and send alerts about runs, and optionally stop runs.
+
+An alert reports a problem of one run, for example a value that is not a number, or a win rate that stagnates.
+"""
 
 import time
 from dataclasses import asdict
@@ -21,10 +24,10 @@ def watch(
     json: AsJson = False,
 ) -> None:
     """Watch runs: print each new alert, and send it to the addresses in EMTC_NOTIFY (needs the extra `alerts`)."""
-    kinds = _read_kinds(stop_on)
-    if kinds:
+    stopping_kinds = _parse_kinds(stop_on)
+    if stopping_kinds:
         check_not_read_only("stop a run")
-    database = open_database(db, read_only=not kinds, create=False)
+    database = open_database(db, read_only=not stopping_kinds, create=False)
     messenger = Messenger()
     if once:
         _print_alerts(list_alerts(database), json=json)
@@ -34,7 +37,7 @@ def watch(
     print_message(
         f"Watching {database.safe_url}. {len(reported_keys)} earlier alerts are not repeated. Stop with Ctrl+C."
     )
-    for message in stop_alerted_runs(database, earlier_alerts, kinds):
+    for message in stop_alerted_runs(database, earlier_alerts, stopping_kinds):
         print_message(message)
     while True:
         time.sleep(every)
@@ -45,7 +48,7 @@ def watch(
             continue
         reported_keys |= {alert.key for alert in new_alerts}
         _print_alerts(new_alerts, json=json)
-        for message in stop_alerted_runs(database, new_alerts, kinds):
+        for message in stop_alerted_runs(database, new_alerts, stopping_kinds):
             print_message(message)
         if not messenger.send(new_alerts):
             print_message("The alerts could not be sent. Check the address in EMTC_NOTIFY and the network.")
@@ -59,7 +62,7 @@ def _print_alerts(alerts: list[Alert], *, json: bool) -> None:
             print_text(f"{alert.at:%Y-%m-%d %H:%M:%S} {alert.severity} {describe_alert(alert)}\n")
 
 
-def _read_kinds(text: str) -> list[Kind]:
+def _parse_kinds(text: str) -> list[Kind]:
     """Parse the value of `--stop-on`.
 
     Raises:

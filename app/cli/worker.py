@@ -30,10 +30,10 @@ def worker(
     json: AsJson = False,
 ) -> int:
     """Claim queued and lost runs of the database and train them. SIGTERM or SIGUSR1 returns them to the queue."""
-    with handle_leave_signals() as leave:
+    with handle_leave_signals() as leave_request:
         check_not_read_only("train runs")
         check_files_folder()
-        database = open_with_retry(db, report=print_message, is_cancelled=lambda: leave.is_requested)
+        database = open_with_retry(db, report=print_message, is_cancelled=lambda: leave_request.is_requested)
         if message := describe_files_folder(database):
             print_message(message)
         if gpu is not None:
@@ -42,16 +42,16 @@ def worker(
             loop = WorkerLoop(
                 database,
                 jobs=jobs,
-                leave=leave,
+                leave=leave_request,
                 announce=print_message,
                 sweep_id=get_sweep(database, sweep).id if sweep else None,
                 env_modules=env_module or (),
             )
-            done = loop.run(once=once)
+            trained_runs = loop.run(once=once)
         except KeyboardInterrupt:
             print_message("Ended immediately. The next worker resumes the runs from their last checkpoints.")
             return 1
-    print_message(summarize(done))
+    print_message(summarize(trained_runs))
     if json:
-        print_json([asdict(run) for run in done])
+        print_json([asdict(run) for run in trained_runs])
     return 0

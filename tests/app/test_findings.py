@@ -21,7 +21,7 @@ from app.figures.registry import TABLES
 from app.jobs.launch import EXAMPLE_STUDY
 from app.jobs.sweeps.file import find_sweep_file, list_templates
 from app.jobs.sweeps.plan import make_plan
-from app.ui.compare.view import list_runs
+from app.ui.compare.panels import list_runs
 from emtc_core.config.resolve import flatten, flatten_tree, resolve
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database

@@ -81,8 +81,8 @@ def test_evaluated_policies_stand_in_a_table_with_their_interval(seeded):
     assert "Policy evaluations" in [each.value for each in app.subheader]
     table = app.dataframe[0].value
     assert table["Win rate"].tolist() == ["25.0 %", "75.0 %"]
-    assert table["Game"].tolist() == ["env.skirmish.spawn_jitter = 0.5", "as in training"]
-    assert table["Episodes"].tolist() == ["4 (3 differ)", "4 (3 differ)"]
+    assert table["Environment settings"].tolist() == ["env.skirmish.spawn_jitter = 0.5", "as in training"]
+    assert table["Episodes"].tolist() == ["4 (3 distinct)", "4 (3 distinct)"]
     low, high = compute_score_interval(np.array(0.75), 3)
     assert table["95 % interval"][1] == f"{100 * low:.1f} % to {100 * high:.1f} %"
 

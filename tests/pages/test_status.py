@@ -88,14 +88,14 @@ def test_what_was_superseded_is_counted(empty):
 def test_fewer_than_two_good_checkpoints_are_told():
     good, bad = CheckpointCheck("a", 400, None), CheckpointCheck("b", 800, "b is damaged.")
     told = [
-        describe_checkpoints(CheckpointStatus(900, found, "folder", None), first_at=400)
+        describe_checkpoints(CheckpointStatus(900, found, "folder", None), first_step=400)
         for found in ((), (bad,), (bad, good), (good, good))
     ]
     assert "The first one is due at step 400" in told[0]
     assert told[1].startswith("No usable checkpoint here. If")
     assert told[2].startswith("Only one good checkpoint, at step 400")
     assert told[3] == "Good checkpoints at steps 400 and 400."
-    ended = describe_checkpoints(CheckpointStatus(900, (), "folder", None), first_at=400, has_ended=True)
+    ended = describe_checkpoints(CheckpointStatus(900, (), "folder", None), first_step=400, has_ended=True)
     assert "If the trainer ends now" not in ended
 
 

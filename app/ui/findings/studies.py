@@ -1,7 +1,8 @@
-"""Cached reads of studies: plans with runs, win rates, findings and tables. Do not mutate cached values.
+"""Cached reads of studies: their runs, win rates, findings and tables. Do not mutate cached values.
 
-Findings take seconds to compute. They are computed again when the study file changes, and when a run of the study
-starts, ends, or has trained another 1 % of its budget.
+A study is a plan: a question, sweeps, and claims about their variants. A finding is the verdict on a claim. Findings
+take seconds to compute. They are computed again when the study file changes, and when a run of the study starts, ends,
+or has trained another 1 % of its budget.
 """
 
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from storage.runs.sweeps import list_sweeps, sweep_runs
 
 _CACHE_TTL_S: Final = 600
 _MAX_CACHED: Final = 32
+"""Maximum number of cached results of all studies."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class StoredStudy:
     @property
     def cache_key(self) -> tuple[Any, ...]:
         """The plan, and the properties of the runs on which cached results depend."""
-        run_keys = ((row.id, row.live_status, _measure_progress(row)) for row in self.rows)
+        run_keys = ((row.id, row.live_status, _get_cached_progress(row)) for row in self.rows)
         return self.plan.model_dump_json(), *run_keys
 
 
@@ -49,14 +51,16 @@ def list_studies() -> list[StoredStudy]:
         ConfigError: If a study file in the folder `EMTC_STUDIES` is invalid.
     """
     db = data.database()
-    sweeps = list_sweeps(db, limit=10_000)
+    all_sweeps = list_sweeps(db, limit=10_000)
     studies = []
     for plan in list_plans():
-        names = {sweep.id: sweep.name for name in plan.sweeps for sweep in sweeps if sweep.name == name}
-        rows = [row for sweep_id in names for row in sweep_runs(db, sweep_id)]
+        sweep_names: dict[str, str] = {}
+        for planned_name in plan.sweeps:
+            sweep_names |= {sweep.id: sweep.name for sweep in all_sweeps if sweep.name == planned_name}
+        rows = [row for sweep_id in sweep_names for row in sweep_runs(db, sweep_id)]
         visible = tuple(row for row in rows if row.hidden_at is None and row.archived_at is None)
         if visible:
-            studies.append(StoredStudy(plan, visible, names))
+            studies.append(StoredStudy(plan, visible, sweep_names))
     return studies
 
 
@@ -66,7 +70,7 @@ def read_runs(study: StoredStudy) -> StudyRuns:
 
 
 def read_win_rates(study: StoredStudy) -> list[Curves]:
-    """Read the win rates of each task."""
+    """Read the win rates: the curves of one task after the other."""
     runs = read_runs(study)
     return _read_cached(data.database_url(), "win rates", study.cache_key, lambda db: read_study_rates(db, runs))
 
@@ -82,7 +86,7 @@ def tabulate(study: StoredStudy, table: str) -> Table:
 
     Args:
         study: The study.
-        table: "study-measures", which computes every measure of every run, or "study-settings".
+        table: Name of the table: "study-measures", which computes every measure of every run, or "study-settings".
     """
     kind = TABLES[table]
     return _read_cached(data.database_url(), table, study.cache_key, lambda db: kind.make(db, study.rows))
@@ -90,10 +94,12 @@ def tabulate(study: StoredStudy, table: str) -> Table:
 
 @st.cache_resource(ttl=_CACHE_TTL_S, max_entries=_MAX_CACHED, show_spinner=False)
 def _read_cached(url: str, result: str, cache_key: tuple[Any, ...], _read: Callable[[Database], Any]) -> Any:
-    """Read once per database, name of the result and cache key."""
+    """Read a result once per database, result and cache key. Streamlit does not use `_read` as a part of the key."""
     return _read(data.open_url(url))
 
 
-def _measure_progress(row: RunRow) -> int:
-    """Return the env steps of an ended run, or the progress of an active run [%]."""
-    return row.env_steps if row.live_status in ENDED_STATUSES else 100 * row.env_steps // max(1, row.target_steps)
+def _get_cached_progress(row: RunRow) -> int:
+    """Return the env steps of an ended run, or the progress of an active run [%], which changes less often."""
+    if row.live_status in ENDED_STATUSES:
+        return row.env_steps
+    return 100 * row.env_steps // max(1, row.target_steps)

@@ -1,4 +1,7 @@
-"""The list of open bundles on Home: contents and runs of each, and buttons to view, compare, import or remove it."""
+"""The list of open bundles on Home: contents and runs of each, and buttons to view, compare, import or remove it.
+
+A bundle is a file of exported runs. An open bundle is unpacked in the cache folder.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -16,18 +19,21 @@ from storage.queries.run_search import RunFilter, run_page
 
 MAX_ROWS: Final = 200
 _NEW: Final = "bundle_new"
+"""Key of the session state: key of the bundle that was opened last."""
 _MAX_VALUES: Final = 6
+"""Maximum number of algorithms, maps or seeds in the description of a bundle's runs."""
 _COLUMNS: Final = ["status", "name", "algo", "map", "seed", "progress", "win_rate", "mu_w", "gate", "tags", "id"]
 
 
 def show(*, new: bool) -> None:
-    """Draw the list, if this is its position: on top of Home after a bundle was opened, else at the end.
+    """Draw the list if it belongs here. Home calls this twice: on top, and at the end.
 
     Args:
-        new: True for the position on top.
+        new: Whether this is the call on top of the page, which draws the list only after a bundle was opened.
     """
     bundles = view.list_bundles()
-    if new != (st.session_state.get(_NEW) in {bundle.key for bundle in bundles}):
+    is_on_top = st.session_state.get(_NEW) in {bundle.key for bundle in bundles}
+    if new != is_on_top:
         return
     import_bundle.show_outcome()
     if not bundles:
@@ -53,13 +59,14 @@ def describe_runs(rows: Sequence[Mapping[str, Any]], *, total: int) -> str:
     algos = _join(name_algo(str(row.get("algo", "?"))) for row in rows)
     seeds = sorted({str(row.get("seed", "?")) for row in rows}, key=lambda seed: (len(seed), seed))
     maps = _join(str(row.get("map", "?")) for row in rows)
-    return f"{format_run_count(total)}: {algos} on {maps}, seed{'' if len(seeds) == 1 else 's'} {_join(seeds)}"
+    seed_word = "seed" if len(seeds) == 1 else "seeds"
+    return f"{format_run_count(total)}: {algos} on {maps}, {seed_word} {_join(seeds)}"
 
 
 def describe_file(bundle: Bundle) -> str:
     """Describe the contents, the size, the version and the date of a bundle."""
     created = f"made by {bundle.made_by or 'an unknown version'}"
-    date = f" on {bundle.made_at[:10]}" if bundle.made_at else ""
+    date = f" on {bundle.made_at[:10]}" if bundle.made_at else ""  # the first ten characters are YYYY-MM-DD
     contents = ", ".join(bundle.contents.describe())
     size = f"{format_size(bundle.packed_bytes)}, {format_size(bundle.study_bytes)} unpacked"
     return f"Contains {contents} · {size} · {created}{date}"
@@ -86,7 +93,7 @@ def _show_bundle(bundle: Bundle) -> None:
         st.dataframe(
             run_table.make_rows(page.frame),
             hide_index=True,
-            height=36 * min(len(page.frame), 8) + 38,
+            height=36 * min(len(page.frame), 8) + 38,  # at most 8 rows and the header [pixels]
             column_order=_COLUMNS,
             column_config=run_columns.column_config(),
             placeholder=MISSING,
@@ -129,5 +136,7 @@ def _remove(bundle: Bundle) -> None:
 
 def _join(values: Iterable[str]) -> str:
     """Join the first distinct values, each with at most 40 characters."""
-    distinct = [value if value.isprintable() else shorten(value) for value in dict.fromkeys(values)]
-    return ", ".join(value[:40] for value in distinct[:_MAX_VALUES]) + (" …" if len(distinct) > _MAX_VALUES else "")
+    distinct = list(dict.fromkeys(values))
+    texts = [value if value.isprintable() else shorten(value) for value in distinct[:_MAX_VALUES]]
+    more = " …" if len(distinct) > _MAX_VALUES else ""
+    return ", ".join(text[:40] for text in texts) + more

@@ -1,4 +1,7 @@
-"""The import of a bundle's runs into the user's database: a button, then a summary of the changes to confirm."""
+"""The import of a bundle's runs into the user's database: a button, then a summary of the changes to confirm.
+
+A bundle is a file of exported runs.
+"""
 
 from typing import Final
 
@@ -11,7 +14,8 @@ from storage.bundles.bundle_cache import Bundle
 from storage.bundles.import_bundle import import_runs, plan_import
 
 _TO_IMPORT: Final = "bundle_to_import"
-_OUTCOME: Final = "bundle_said"
+_OUTCOME: Final = "bundle_outcome"
+"""Key of the session state: the message or the error of the last action."""
 _MAX_NAMED: Final = 10
 
 

@@ -1,4 +1,4 @@
-"""The popover that opens a bundle from an upload or a path."""
+"""The popover that opens a bundle (a file of exported runs) from an upload or a path."""
 
 import shutil
 from pathlib import Path
@@ -16,8 +16,9 @@ from storage.engine import is_read_only
 
 SUFFIX: Final = ".emtc"
 _N_OPENED: Final = "bundles_opened"
+"""Key of the session state: number of bundles that were opened."""
 _REFUSED: Final = "bundle_refused"
-"""Key in the session. The value is the id of the last refused upload and its error."""
+"""Key of the session state: id of the last refused upload, and its error."""
 _HELP: Final = "A bundle contains data only; no code in it is run. It is unpacked into your cache folder, read-only."
 
 

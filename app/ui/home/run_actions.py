@@ -25,9 +25,10 @@ from storage.runs.status import Action, allows
 MAX_COMPARED: Final = 500
 """Maximum number of runs in a link to Compare."""
 _TO_DELETE: Final = "runs_to_delete"
-_OUTCOME: Final = "run_table_said"
+_OUTCOME: Final = "run_action_outcome"
+"""Key of the session state: the message or the error of the last action."""
 _MAX_NAMED: Final = 10
-_VISIBILITY_DONE: Final[dict[VisibilityAction, str]] = {
+_VISIBILITY_VERBS: Final[dict[VisibilityAction, str]] = {
     "hide": "Hid",
     "show": "Unhid",
     "archive": "Archived",
@@ -49,10 +50,10 @@ def show(ids: Sequence[str], run_filter: RunFilter, sort: str, total: int) -> No
     if not ids:
         st.caption("Select rows to open, compare, tag, hide, archive, stop, resume or delete runs.")
         return
-    rows = data.rows_of(runs_by_id(data.database(), _select_scope(ids, run_filter, sort, total)))
+    rows = data.rows_of(runs_by_id(data.database(), _choose_selected_runs(ids, run_filter, sort, total)))
     if not rows:
         return
-    with st.container():
+    with st.container():  # always drawn, for the same reason
         if len(rows) == 1:
             _show_run(rows[0])
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -70,7 +71,7 @@ def _show_outcome() -> None:
         st.caption(escape_markdown(outcome))
 
 
-def _select_scope(ids: Sequence[str], run_filter: RunFilter, sort: str, total: int) -> list[str]:
+def _choose_selected_runs(ids: Sequence[str], run_filter: RunFilter, sort: str, total: int) -> list[str]:
     """Draw the number of selected runs and a checkbox that selects all matching runs; return the selected ids."""
     with st.container(horizontal=True, vertical_alignment="center"):
         count = st.empty()
@@ -85,10 +86,10 @@ def _select_scope(ids: Sequence[str], run_filter: RunFilter, sort: str, total: i
 
 
 def _show_run(run: dict[str, Any]) -> None:
-    """Draw the links, the gate, the error and the note of a single selected run."""
+    """Draw the links, the state of the gate (the weight of the incentive), the error and the note of one run."""
     run_id = str(run["id"])
     with st.container(horizontal=True, vertical_alignment="center"):
-        run_picker.links(run_id, str(run["name"]))
+        run_picker.show_links(run_id, str(run["name"]))
     run_picker.show_gate(run_data.get_gate_verdict(run_id, str(run["status"])).gate)
     if run["status"] in ("failed", "lost") and run["error"]:
         st.error(escape_markdown(str(run["error"])))
@@ -156,11 +157,13 @@ def _list_allowing(rows: Sequence[dict[str, Any]], action: Action) -> list[str]:
 
 def _show_button(key: str, label: str, icon: str, ids: Sequence[str], action: Callable[[], str]) -> None:
     can_act = bool(ids) and messages.may_act()
-    st.button(f"{label} {len(ids):,}", icon=icon, key=f"act-{key}", disabled=not can_act, on_click=_act, args=(action,))
+    st.button(
+        f"{label} {len(ids):,}", icon=icon, key=f"act-{key}", disabled=not can_act, on_click=_run_action, args=(action,)
+    )
 
 
-def _act(action: Callable[[], str]) -> None:
-    """Run an action and store its message, or its error, for the next run of the page."""
+def _run_action(action: Callable[[], str]) -> None:
+    """Apply an action and store its message, or its error, for the next run of the page."""
     try:
         st.session_state[_OUTCOME] = action()
     except EmtcError as exc:
@@ -197,14 +200,14 @@ def _show_visibility_button(
 
 
 def _is_null(value: object) -> bool:
-    """Return whether a value is None, NaN or NaT. The last two are not equal to themselves."""
+    """Return whether a value is None, NaN or NaT. NaN and NaT are not equal to themselves."""
     return value is None or value != value
 
 
 def _set_visibility(ids: Sequence[str], action: VisibilityAction) -> str:
     number = set_visibility(data.database(), ids, action)
     selection.clear_selection()  # archived runs are no longer listed
-    return f"{_VISIBILITY_DONE[action]} {format_run_count(number)}."
+    return f"{_VISIBILITY_VERBS[action]} {format_run_count(number)}."
 
 
 def _show_tag_form(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:
@@ -215,26 +218,29 @@ def _show_tag_form(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:
         st.multiselect("Remove", tags_of_runs, key="tag-remove", placeholder="Select a tag")
         st.form_submit_button(
             f"Tag {format_run_count(len(ids))}", type="primary", disabled=not messages.may_act(),
-            on_click=_act, args=(lambda: _write_tags(ids),),
+            on_click=_run_action, args=(lambda: _write_tags(ids),),
         )  # fmt: skip
 
 
 def _write_tags(ids: Sequence[str]) -> str:
-    add, remove = st.session_state["tag-add"], st.session_state["tag-remove"]
-    return f"Changed the tags of {format_run_count(tag_runs(data.database(), ids, add=add, remove=remove))}."
+    add = st.session_state["tag-add"]
+    remove = st.session_state["tag-remove"]
+    n_changed = tag_runs(data.database(), ids, add=add, remove=remove)
+    return f"Changed the tags of {format_run_count(n_changed)}."
 
 
 def _show_note_form(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:
+    """Draw the name and the note of one run, or a line to append to the notes of several runs."""
     run = rows[0] if len(rows) == 1 else None
     suffix = ids[0] if run else "many"
-    if run:
+    if run:  # the fields show the stored values until the user edits them
         config_form.set_to_stored({f"name-{suffix}": str(run["name"]), f"note-{suffix}": str(run["notes"])})
         st.text_input("Name", key=f"name-{suffix}", max_chars=200, persist_state="session")
     label = "Note" if run else "Line to append to each note"
     st.text_area(label, key=f"note-{suffix}", max_chars=LONGEST_NOTE, persist_state="session")
     st.button(
         f"Save for {format_run_count(len(ids))}", type="primary", disabled=not messages.may_act(),
-        on_click=_act, args=(lambda: _write_note(ids, suffix),),
+        on_click=_run_action, args=(lambda: _write_note(ids, suffix),),
     )  # fmt: skip
 
 
@@ -288,10 +294,10 @@ def _delete(run_ids: Sequence[str]) -> None:
     _set_runs_to_delete([])
     selection.clear_selection()
 
-    def delete() -> str:
+    def delete_runs() -> str:
         result = resume.delete_runs(data.database(), run_ids)
         for run_id in result.done:
-            run_picker.forget(run_id)
+            run_picker.remove_from_session(run_id)
         return _describe("Deleted", result)
 
-    _act(delete)
+    _run_action(delete_runs)

@@ -1,7 +1,8 @@
 """The columns of the table of runs: their order, labels and formats.
 
 Columns of the database are declared in `storage.models.Run`, with `on_home` in their `ColumnUse`. The columns progress,
-curve, gate, age and duration are computed.
+curve, gate, age and duration are computed. mu_w is the time average of the win rate. The gate is the weight β of the
+episodic incentive.
 """
 
 from typing import Any, Final
@@ -13,8 +14,8 @@ from app.ui.widgets.result_table import PERCENT, RATE
 from storage.queries.run_search import HOME_COLUMNS, SORTS
 
 _FIRST: Final = (
-    *("status", "name", "algo", "map", "seed", "win_rate", "curve", "progress", "gate", "age", "mu_w", "return_mean"),
-)
+    "status", "name", "algo", "map", "seed", "win_rate", "curve", "progress", "gate", "age", "mu_w", "return_mean",
+)  # fmt: skip
 _LAST: Final = ("tags", "notes", "duration", "id", "created_at")
 _FIRST_SORTS: Final = ("created", "win_rate", "mu_w", "return", "gate", "progress", "duration", "status")
 # At 1440 pixels all columns up to the age are visible.
@@ -36,7 +37,8 @@ COLUMN_ORDER: Final = [*_FIRST, *(name for name in HOME_COLUMNS if name not in (
 """The columns from left to right. Those that neither _FIRST nor _LAST names are in between."""
 SORT_LABELS: Final = {
     "": "Active first",
-    **{key: SORTS[key].label for key in (*_FIRST_SORTS, *(key for key in SORTS if key not in _FIRST_SORTS))},
+    **{key: SORTS[key].label for key in _FIRST_SORTS},
+    **{key: sort.label for key, sort in SORTS.items() if key not in _FIRST_SORTS},
 }
 """Sort key → its label in *Sort by*."""
 
@@ -70,7 +72,8 @@ def column_config() -> dict[str, Any]:
 
 def _make_config(name: str) -> Any:
     """Make the configuration of a column of the database. Numbers have their meaning as a tooltip."""
-    column, column_config = HOME_COLUMNS[name], st.column_config
+    column = HOME_COLUMNS[name]
+    column_config = st.column_config
     width: Any = _WIDTHS.get(name)
     if column.kind in ("integer", "real"):
         return column_config.NumberColumn(column.label, help=column.meaning, format=_FORMATS.get(name), width=width)

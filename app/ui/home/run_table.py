@@ -1,7 +1,12 @@
-"""The paged table of all runs. The database searches, filters and sorts; all choices are in the URL."""
+"""The paged table of all runs. The database searches, filters and sorts; all choices are in the URL.
+
+The column *Gate* shows whether the gate acts now. The gate is the weight β of the episodic incentive, the addition to
+the reward for states that the memory recommends.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
 from typing import Final
 
 import pandas as pd
@@ -20,7 +25,7 @@ from storage.queries.curves import win_rate_sparklines
 from storage.queries.run_search import RunFilter, RunPage, list_filter_options, run_page, runs_by_id
 from storage.runs.rows import PRUNED, shown_status
 
-ROWS: Final = 50
+ROWS_PER_PAGE: Final = 50
 _MAX_VISIBLE_ROWS: Final = 10
 """Rows of the table that are visible without scrolling in it, so that the curves below begin on the same screen."""
 _SORT: Final = Choice("sort", "home")
@@ -45,18 +50,19 @@ _GATE_LABELS: Final = {"active": "● active", "idle": "○ idle"}
 
 def show() -> None:
     """Draw the table, refreshed every 2 s while a run is active and every 5 s otherwise."""
-    is_active = not set(data.cached(list_filter_options, ttl=5)().statuses) <= ENDED_STATUSES
+    statuses = set(data.cached(list_filter_options, ttl=5)().statuses)
+    is_active = bool(statuses - ENDED_STATUSES)
     st.fragment(_show_table, run_every=2 if is_active else 5)()
 
 
 def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Make the rows of the table. The gate cell is – if the gate has no verdict."""
+    """Make the rows of the table. The gate cell is – if the run has no gate or too few data about it."""
     rows = frame.copy()
     statuses: list[str] = []
     algos: list[str] = []
     links: list[str] = []
     for run in data.rows_of(frame):
-        is_imported = run["device"] == IMPORTED
+        is_imported = run["device"] == IMPORTED  # stored instead of a device
         status = IMPORTED if is_imported else shown_status(run["status"], run["tags"])
         statuses.append(_STATUS_LABELS.get(status, status))
         algos.append(run["algo"] if is_imported else name_algo(run["algo"]))
@@ -65,13 +71,14 @@ def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
     rows["status"] = statuses
     rows["algo"] = algos
     rows["name"] = links
-    rows["progress"] = 100 * (frame["env_steps"] / frame["target_steps"].clip(lower=1)).clip(upper=1.0)
+    fraction = frame["env_steps"] / frame["target_steps"].clip(lower=1)
+    rows["progress"] = 100 * fraction.clip(upper=1.0)
     rows["win_rate"] = 100 * frame["win_rate"]
     ended = frame["ended_at"].fillna(frame["heartbeat_at"])
     seconds = (ended - frame["started_at"]).dt.total_seconds()
     rows["duration"] = [format_duration(None if pd.isna(value) else float(value)) for value in seconds]
     rows["gate"] = [_GATE_LABELS.get(gate, MISSING) for gate in frame["gate"]]
-    rows["age"] = frame["created_at"]
+    rows["age"] = frame["created_at"]  # the browser shows a time of this column as "3 hours ago"
     return rows
 
 
@@ -99,7 +106,7 @@ def _select_filter() -> tuple[RunFilter, str]:
             help="Sorts all matching runs. A click on a column header sorts only the rows of this page.",
         )
         is_descending = st.toggle("Descending", **_DESCENDING.bind(_go_to_first_page), disabled=not column)
-        n_filters = sum(parameter.is_in_url for parameter in run_filters.LISTS)
+        n_filters = sum(parameter.is_in_url for parameter in run_filters.LISTS)  # statuses, maps, algorithms, tags, …
         label = f"Filters: {n_filters}" if n_filters else "Filters"
         filters = box.show(label, icon=":material/filter_list:", key=_FILTERS)
     run_filter = RunFilter(text=text, visibility=visibility)
@@ -108,7 +115,10 @@ def _select_filter() -> tuple[RunFilter, str]:
             counts = data.cached(list_filter_options, ttl=5)(visibility).statuses
             statuses = run_filters.statuses(counts, _go_to_first_page)
             run_filter = run_filters.lists(replace(run_filter, statuses=statuses), _go_to_first_page)
-    return run_filter, f"-{column}" if column and is_descending else column or ""
+    sort = column or ""
+    if column and is_descending:
+        sort = f"-{column}"
+    return run_filter, sort
 
 
 def _go_to_first_page() -> None:
@@ -117,13 +127,22 @@ def _go_to_first_page() -> None:
 
 def _read_page(run_filter: RunFilter, sort: str) -> RunPage:
     """Read the selected page of the table; the last page if the number is too large."""
+
+    def read(number: int) -> RunPage:
+        offset = (number - 1) * ROWS_PER_PAGE
+        return data.cached(run_page, ttl=1)(run_filter, sort=sort, limit=ROWS_PER_PAGE, offset=offset)
+
     number = _PAGE_NUMBER.read() or 1
-    page = data.cached(run_page, ttl=1)(run_filter, sort=sort, limit=ROWS, offset=(number - 1) * ROWS)
-    last = max(1, -(-page.total // ROWS))
-    if number > last:
-        number = _PAGE_NUMBER.read_page(last)
-        return data.cached(run_page, ttl=1)(run_filter, sort=sort, limit=ROWS, offset=(number - 1) * ROWS)
+    page = read(number)
+    last_number = _count_pages(page.total)
+    if number > last_number:
+        _PAGE_NUMBER.write(last_number)
+        page = read(last_number)
     return page
+
+
+def _count_pages(n_runs: int) -> int:
+    return max(1, ceil(n_runs / ROWS_PER_PAGE))
 
 
 def _show_no_match(run_filter: RunFilter) -> None:
@@ -135,7 +154,7 @@ def _show_no_match(run_filter: RunFilter) -> None:
 
 
 def _keep_selected_rows(page: RunPage, run_filter: RunFilter, sort: str) -> tuple[list[str], pd.DataFrame]:
-    """Return the runs to list. While rows are selected, the same runs stay listed in the same order.
+    """Return the ids and the table of the runs to list. While rows are selected, the same runs stay in the same order.
 
     The selection stores row numbers. New runs appear on top of the refreshed table and would move the selection to
     other runs. A changed filter, order or page clears the selection, and so does the deletion of a listed run.
@@ -159,7 +178,7 @@ def _draw_table(frame: pd.DataFrame) -> Sequence[int]:
         make_rows(frame).assign(curve=[curves.get(run_id) for run_id in frame["id"]]),
         key=selection.table_key(),
         hide_index=True,
-        height=36 * min(len(frame), _MAX_VISIBLE_ROWS) + 38,
+        height=36 * min(len(frame), _MAX_VISIBLE_ROWS) + 38,  # of the rows and the header [pixels]
         on_select="rerun",
         selection_mode="multi-row",
         column_order=COLUMN_ORDER,
@@ -171,11 +190,12 @@ def _draw_table(frame: pd.DataFrame) -> Sequence[int]:
 
 
 def _show_page_numbers(total: int) -> None:
-    pages = max(1, -(-total // ROWS))
+    n_pages = _count_pages(total)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        number = 1
-        if pages > 1:
-            number = st.pagination(**_PAGE_NUMBER.bind_pages(pages), width=420)
-        first = (number - 1) * ROWS + 1
-        rows = f"{format_count(first)}–{format_count(min(total, first + ROWS - 1))} of " if pages > 1 else ""
-        st.caption(f"{rows}{format_run_count(total)}", width="content")
+        listed = ""
+        if n_pages > 1:
+            number = st.pagination(**_PAGE_NUMBER.bind_pages(n_pages), width=420)
+            first = (number - 1) * ROWS_PER_PAGE + 1
+            last = min(total, first + ROWS_PER_PAGE - 1)
+            listed = f"{format_count(first)}–{format_count(last)} of "
+        st.caption(f"{listed}{format_run_count(total)}", width="content")

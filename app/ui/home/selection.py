@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-_LISTED = "run_table_shown"
-_N_CLEARED = "run_table_forgotten"
+_LISTED = "run_table_listed"
+_N_CLEARED = "run_table_n_cleared"
 
 
 def table_key() -> str:
-    """Return the widget key of the table. It changes when the selection is cleared, because a new widget has none."""
+    """Return the widget key of the table. A cleared selection changes it, because a new widget has no selection."""
     n_cleared = st.session_state.get(_N_CLEARED, 0)
     return f"run_table-{n_cleared}" if n_cleared else "run_table"
 
@@ -26,11 +26,15 @@ def clear_selection() -> None:
 
 
 def get_listed_ids(listing: str) -> list[str]:
-    """Return the ids of the runs that were listed last with this filter, order and page; empty if others were drawn."""
+    """Return the ids that `set_listed_ids` has stored; an empty list if they belong to another listing.
+
+    Args:
+        listing: Text of the filter, the order and the page number.
+    """
     last_listing, ids = st.session_state.get(_LISTED, ("", []))
     return ids if last_listing == listing else []
 
 
 def set_listed_ids(listing: str, ids: list[str]) -> None:
-    """Store the ids of the runs that are listed now, for this filter, order and page."""
+    """Store the ids of the runs that are listed now, and their filter, order and page number as one text."""
     st.session_state[_LISTED] = (listing, ids)

@@ -1,4 +1,7 @@
-"""The buttons on top of Home: a new run on Launch, the demo run, and the example study, which is read-only."""
+"""The buttons on top of Home: a new run on Launch, the demo run, and the example study, which is a read-only bundle.
+
+A bundle is a file of exported runs.
+"""
 
 import secrets
 
@@ -12,6 +15,7 @@ from storage.bundles.bundle_cache import cache_bundle
 from storage.engine import is_read_only
 
 _TOKEN = "demo_token"
+"""Key of the session state: token of the next demo run. A second launch with the same token creates no run."""
 
 
 def show_new_run_button() -> None:
@@ -21,7 +25,11 @@ def show_new_run_button() -> None:
 
 
 def show_demo_button(*, primary: bool) -> None:
-    """Draw the button that starts the demo run, small once there are runs; a double click starts only one run."""
+    """Draw the button that starts the demo run. A double click starts only one run.
+
+    Args:
+        primary: Whether it is the main button of the page. It is not once there are runs.
+    """
     token = st.session_state.setdefault(_TOKEN, secrets.token_hex(8))
     is_pressed = st.button(
         "Start the demo run",
@@ -44,7 +52,7 @@ def show_demo_button(*, primary: bool) -> None:
 
 
 def show_example_button(*, small: bool) -> None:
-    """Draw the button that opens the example study; a read-only server does not open bundles."""
+    """Draw the button that opens the example study. A read-only server has no such button: it opens no bundles."""
     if is_read_only() or not EXAMPLE_STUDY.is_file():
         return
     is_pressed = st.button(

@@ -1,7 +1,8 @@
 """The fields of the Launch form: their texts in the session and in the URL, and their widgets.
 
-The form is a map from field to text. Widgets are set from these texts. So a page that is opened again shows the same
-texts, a URL shows another browser the same form, and an invalid text stays in its field until it is corrected.
+The form is a dict: field → text. A field is a choice of the form, for example the algorithm, or a setting by its
+dotted key. Widgets are set from these texts. So a page that is opened again shows the same texts, a URL shows another
+browser the same form, and an invalid text stays in its field until it is corrected.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,12 +23,13 @@ _FORM: Final = "launch_form"
 _PAGE_MARKER: Final = "algo"
 """Key of a widget that the form always has. Streamlit deletes it when another page is shown."""
 _FIELDS: Final = Fields("launch", launch_request.is_field)
+"""The URL parameters of all fields."""
 _PER_ROW: Final = 3
 """Number of settings next to each other."""
 
 
 def read_texts() -> dict[str, str]:
-    """Read the texts from the URL if the page is opened with some, else from the session."""
+    """Read the texts from the URL if the page is opened with fields in its URL, else from the session."""
     url_texts = launch_request.select_texts(_FIELDS.read())
     is_opened = _PAGE_MARKER not in st.session_state
     if _FORM not in st.session_state or (is_opened and url_texts):
@@ -38,7 +40,7 @@ def read_texts() -> dict[str, str]:
 
 
 def set_text(name: str, text: str | None) -> None:
-    """Set the text of one field; None sets the field to its default."""
+    """Set the text of one field. None removes it, so that the field has its default."""
     texts = dict(st.session_state.get(_FORM, {}))
     texts.pop(name, None)
     st.session_state[_FORM] = texts if text is None else texts | {name: text}
@@ -63,7 +65,7 @@ def bind(
     *,
     default: str = "",
     write: Callable[[Any], str] = str,
-    on_text: Callable[[str], None] | None = None,
+    on_change: Callable[[str], None] | None = None,
 ) -> Bound:
     """Bind a widget to a field.
 
@@ -73,17 +75,17 @@ def bind(
         value: The value that the widget must show.
         default: The text that is not written into the URL.
         write: Writes the widget's value as text.
-        on_text: Called with the new text.
+        on_change: Called with the new text.
     """
     if key not in st.session_state or st.session_state[key] != value:
-        st.session_state[key] = value  # an assignment deletes text that is typed but not sent yet
+        st.session_state[key] = value  # only if needed: an assignment deletes text that is typed but not sent yet
 
     def changed() -> None:
         new_value = st.session_state[key]
         text = "" if new_value is None else write(new_value).strip()
         set_text(name, None if text in ("", default) else text)
-        if on_text:
-            on_text(text)
+        if on_change:
+            on_change(text)
 
     return Bound(key=key, on_change=changed)
 
@@ -104,7 +106,7 @@ def show_choice(
     *,
     key: str,
     help_text: str,
-    on_text: Callable[[str], None] | None = None,
+    on_change: Callable[[str], None] | None = None,
     format_option: Callable[[str], str] = str,
 ) -> None:
     """Draw a choice. If the URL names an option that does not exist, nothing is selected and the fault is drawn.
@@ -116,13 +118,13 @@ def show_choice(
         request: The checked form.
         key: The widget's key.
         help_text: Tooltip.
-        on_text: Called with the new text.
+        on_change: Called with the new text.
         format_option: Label of an option.
     """
     is_invalid = name in request.faults
     value = None if is_invalid else request.choices[name]
-    bound = bind(name, key, value, default=DEFAULTS.get(name, options[0]), on_text=on_text)
-    index = None if is_invalid else 0
+    bound = bind(name, key, value, default=DEFAULTS.get(name, options[0]), on_change=on_change)
+    index = None if is_invalid else 0  # None: nothing is selected; otherwise `bind` has set the value
     st.selectbox(label, options, index=index, **bound, help=help_text, format_func=format_option)
     show_fault(request.faults, name)
 
@@ -200,7 +202,8 @@ def _show_setting(info: FieldInfo, default: str, text: str | None, *, is_disable
     elif info.type == "choice":
         is_valid = text in info.choices
         bound = bind(info.key, key, text if is_valid else None, default=default)
-        st.selectbox(label, info.choices, index=0 if is_valid else None, **bound, help=help_text, disabled=is_disabled)
+        index = 0 if is_valid else None  # None: nothing is selected; otherwise `bind` has set the value
+        st.selectbox(label, info.choices, index=index, **bound, help=help_text, disabled=is_disabled)
     else:
         bound = bind(info.key, key, text, default=default)
         st.text_input(label, **bound, help=help_text, placeholder=default or "not set", disabled=is_disabled)

@@ -1,7 +1,7 @@
 """The form of the Launch page: task, algorithm and budget first, then all other settings by section, then the start.
 
-The form is a map from field to text, which is in the URL. The texts are checked before anything is drawn, so each
-fault is drawn under its field.
+The form is a dict, field → text, which the URL contains. A field is a choice of the form, such as the algorithm, or a
+setting by its dotted key. The texts are checked before anything is drawn, so that each fault is drawn under its field.
 """
 
 import secrets
@@ -27,11 +27,12 @@ from emtc_core.envs.registry import ADAPTERS, IMPORTED_BY_MAP
 from emtc_core.errors import EmtcError, Fault, describe_fault
 from storage.files import describe_files_folder
 
-TYPE_A_MAP = (
+MAP_HINT = (
     "Type the map as module:factory, for example my_game:make. The factory makes your environment. Only the trainer "
     "imports the module."
 )
 _TOKEN = "launch_token"
+"""Key of the session state: token of the next start. A second start with the same token creates no run."""
 _MAX_MESSAGES = 4
 _MEMORY_HELP = (
     "At the end of the run: the trainer, the replayed episodes and the nodes of the memory. The Run page shows the "
@@ -52,66 +53,72 @@ _LABELS = {
 
 
 def show() -> None:
-    """Draw the form. The start button is enabled only while everything is valid."""
+    """Draw the form. The start button is enabled only while everything is valid.
+
+    A request of several seeds or algorithms is started as a sweep, which needs a plan. Otherwise one run is started.
+    """
     texts = fields.read_texts()
     env_maps = data.env_list()
     maps: dict[str, list[str]] = {}
     for env_map in env_maps:
         maps.setdefault(env_map.env, []).append(env_map.map)
-    obstacles = {env_map.env: env_map.reason for env_map in env_maps if not env_map.available}
+    unavailable = {env_map.env: env_map.reason for env_map in env_maps if not env_map.available}
     request = launch_request.check_request(texts, maps)
     _show_unknown_fields(texts)
-    _show_choices(texts, request, maps, obstacles)
-    obstacle = obstacles.get(request.choices[ENV], "")
-    config, rule_keys = None, frozenset[str]()
-    if not obstacle:
-        config, rule_keys = success_rule.choose(texts, request, maps)
+    _show_choices(texts, request, maps, unavailable)
+    unavailable_reason = unavailable.get(request.choices[ENV], "")
+    config: RunConfig | None = None  # stays None if a text is invalid, or if the rule of a success is incomplete
+    success_keys = frozenset[str]()
+    if not unavailable_reason:
+        config, success_keys = success_rule.choose_rule(texts, request, maps)
     faults = dict(request.faults)
     plan = None
-    if config is not None and (request.other_algos or len(request.seeds) > 1) and not faults:
+    is_sweep = bool(request.other_algos) or len(request.seeds) > 1
+    if is_sweep and config is not None and not faults:
         try:
             plan = sweep.make_plan(config, request, texts.get(NAME, ""))
         except EmtcError as exc:
             faults |= launch_request.assign_faults(exc, [OTHER_ALGOS])
-    if not obstacle and (checked_config := config or request.config):
-        faults |= _find_start_faults(checked_config)
+    valid_config = config or request.config  # without an incomplete rule of a success, this machine can be checked
+    if valid_config is not None and not unavailable_reason:
+        faults |= _find_start_faults(valid_config)
     elif not faults and not request.choices[MAP]:
-        st.info(TYPE_A_MAP, icon=":material/edit:")
-    _show_settings(texts, request, faults, excluded=rule_keys)
+        st.info(MAP_HINT, icon=":material/edit:")
+    _show_settings(texts, request, faults, excluded=success_keys)
     with st.container(key="launch_bar"):
         _show_faults(faults)
         if plan is not None and not faults:
             sweep.show_start(plan)
         else:
-            reason = _explain_disabled_start(request, config, faults, obstacle)
+            reason = _explain_disabled_start(request, config, faults, unavailable_reason)
             _show_start(config if not faults else None, texts.get(NAME, ""), reason)
 
 
 def _explain_disabled_start(
-    request: Request, config: RunConfig | None, faults: Mapping[str, Fault], obstacle: str
+    request: Request, config: RunConfig | None, faults: Mapping[str, Fault], unavailable_reason: str
 ) -> str:
-    """Write why *Start* is disabled; empty if it is enabled, and if the faults above it are the reason."""
+    """Write why *Start* is disabled; empty if it is enabled, or if the listed faults already explain it."""
     if not messages.may_act():
         return messages.READ_ONLY if view.get_bundle() is None else "The runs of a bundle are read-only."
-    if obstacle:
-        return f"{request.choices[ENV]} is not available here: {obstacle}"
+    if unavailable_reason:
+        return f"{request.choices[ENV]} is not available here: {unavailable_reason}"
     if config is not None or faults:
         return ""
     if not request.choices[MAP]:
         return "Type a map."
-    return "Type the return that counts as a success."
+    return "Enter the episode return from which an episode is a success."
 
 
 def _show_choices(
-    texts: Mapping[str, str], request: Request, maps: Mapping[str, list[str]], obstacles: Mapping[str, str]
+    texts: Mapping[str, str], request: Request, maps: Mapping[str, list[str]], unavailable: Mapping[str, str]
 ) -> None:
     """Draw one row each for task, algorithm and budget, then the presets."""
     left, right = st.columns(2)
     with left:
         fields.show_choice(
             "Environment", ENV, list(maps), request, key="env", help_text="Simulator or game",
-            on_text=lambda env: fields.set_text(MAP, None),  # a map belongs to its environment
-            format_option=lambda env: f"{env} · not installed" if env in obstacles else env,
+            on_change=lambda env: fields.set_text(MAP, None),  # a map belongs to its environment
+            format_option=lambda env: f"{env} · not installed" if env in unavailable else env,
         )  # fmt: skip
     with right:
         _show_map(texts, request, maps)
@@ -150,17 +157,15 @@ def _show_presets(request: Request) -> None:
     """Draw the presets as cards with one sentence each; the page's style sheet draws the cards."""
     presets = describe_presets()
     value = None if PRESET in request.faults else request.choices[PRESET]
+    index = None if value is None else 0  # None: nothing is selected; otherwise `bind` sets the value
+    first_sentences = [text.split(". ")[0].rstrip(".") + "." for text in presets.values()]
     st.radio(
-        "Preset", list(presets), index=None if value is None else 0, horizontal=True, width="stretch",
-        captions=[escape_markdown(_take_first_sentence(text)) for text in presets.values()],
+        "Preset", list(presets), index=index, horizontal=True, width="stretch",
+        captions=[escape_markdown(sentence) for sentence in first_sentences],
         help="Gives the default of every setting below. *Method* compares the presets.",
         **fields.bind(PRESET, "preset", value, default=DEFAULTS[PRESET]),
     )  # fmt: skip
     fields.show_fault(request.faults, PRESET)
-
-
-def _take_first_sentence(text: str) -> str:
-    return text.split(". ")[0].rstrip(".") + "."
 
 
 def _show_map(texts: Mapping[str, str], request: Request, maps: Mapping[str, list[str]]) -> None:
@@ -179,10 +184,15 @@ def _show_settings(
     texts: Mapping[str, str], request: Request, faults: Mapping[str, Fault], *, excluded: frozenset[str]
 ) -> None:
     """Draw the settings that have an effect for this request, by section; `excluded` are drawn elsewhere."""
-    settings = [info for info in describe_fields() if info.key not in launch_request.CHOICE_SETTINGS | excluded]
-    plugin_texts = [texts.get(key) or str(request.defaults.get(key, "")) for key in PLUGIN_SETTINGS]
-    named_plugins = [name for text in plugin_texts for name in split_names(text)]
-    settings = [info for info in settings if _has_effect(info.key, request, named_plugins)]
+    keys_drawn_elsewhere = (
+        launch_request.CHOICE_SETTINGS | excluded
+    )  # task, algorithm, preset, seed and length; success rule
+    named_plugins = _list_named_plugins(texts, request)
+    settings = [
+        info
+        for info in describe_fields()
+        if info.key not in keys_drawn_elsewhere and _has_effect(info.key, request, named_plugins)
+    ]
     unused = launch_request.find_unused_settings(texts, request)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.markdown("##### All settings", width="content")
@@ -200,15 +210,19 @@ def _show_settings(
         has_fault = any(info.key in faults for info in section_settings)
         is_changed = any(info.key in texts for info in section_settings)
         title = config_form.SECTION_TITLES.get(section, section.upper())
-        icon = ":material/error:" if has_fault else ":material/tune:" if is_changed else None
-        # The key opens the section when a search starts.
+        icon = None
+        if has_fault:
+            icon = ":material/error:"
+        elif is_changed:
+            icon = ":material/tune:"
+        # A search changes the key. For a new key, Streamlit applies `expanded` again, so the section opens.
         key = f"section-{section}-{'found' if search else 'all'}"
         with st.expander(title, expanded=has_fault or bool(search), icon=icon, key=key):
             fields.show_settings(section_settings, texts, request, faults, unused)
 
 
 def _show_changes(texts: Mapping[str, str], keys_on_form: set[str], request: Request) -> None:
-    """Draw which settings differ from the preset, a button that resets them, and the changed settings without field."""
+    """Draw which settings differ from the preset, a button that resets them, and those that are not on the form."""
     changed = [key for key in texts if key not in CHOICES]
     if not changed:
         st.caption("No change from the preset.")
@@ -219,19 +233,29 @@ def _show_changes(texts: Mapping[str, str], keys_on_form: set[str], request: Req
         for key in changed
         if key in request.defaults
     ]
-    head = "1 change from preset" if len(changes) == 1 else f"{len(changes)} changes from preset"
-    summary = f"{head} (preset's value in parentheses): {', '.join(changes)}" if changes else "No known setting"
+    summary = "The changed settings do not exist in this version"
+    if changes:
+        head = "1 change from preset" if len(changes) == 1 else f"{len(changes)} changes from preset"
+        summary = f"{head} (preset's value in parentheses): {', '.join(changes)}"
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(f"{summary}.", width="stretch")
         st.button(
             "Reset to preset", icon=":material/undo:", key="launch_reset",
             on_click=fields.keep_only, args=(frozenset(CHOICES),),
         )  # fmt: skip
-    hidden = [key for key in changed if key not in keys_on_form and key in request.defaults]
-    if hidden:
-        values = escape_markdown(", ".join(f"{key} = {texts[key]}" for key in hidden))
+    without_effect = [key for key in changed if key not in keys_on_form and key in request.defaults]
+    if without_effect:
+        values = escape_markdown(", ".join(f"{key} = {texts[key]}" for key in without_effect))
         algo = escape_markdown(name_algo(request.choices[ALGO]))
         st.caption(f":material/visibility_off: Stored in the run, but without effect for {algo}: {values}.")
+
+
+def _list_named_plugins(texts: Mapping[str, str], request: Request) -> list[str]:
+    """List the plug-ins that the settings of this form name."""
+    names: list[str] = []
+    for key in PLUGIN_SETTINGS:
+        names += split_names(texts.get(key) or str(request.defaults.get(key, "")))
+    return names
 
 
 def _has_effect(key: str, request: Request, named_plugins: Collection[str]) -> bool:
@@ -239,11 +263,13 @@ def _has_effect(key: str, request: Request, named_plugins: Collection[str]) -> b
     section, _, rest = key.partition(".")
     sections = list_sections(request.choices[ALGO])
     env = request.choices[ENV]
-    if owner := find_owner(key):
+    if owner := find_owner(key):  # the plug-in that declares the setting
         backbone = split_algo(request.choices[ALGO])[1]
         return owner in (env, backbone, *named_plugins) and section in ("env", PLUGIN, *sections)
     if section == "env":
-        return rest.partition(".")[0] in ((env,) if env in ADAPTERS else (env, "pettingzoo"))
+        # A plug-in environment has no adapter. It uses the settings of PettingZoo, too.
+        groups_in_use = (env,) if env in ADAPTERS else (env, "pettingzoo")
+        return rest.partition(".")[0] in groups_in_use
     return section in sections
 
 
@@ -321,8 +347,9 @@ def _show_start(config: RunConfig | None, name: str, reason: str) -> None:
 
 def _launch(config: RunConfig, name: str) -> None:
     token = st.session_state.setdefault(_TOKEN, secrets.token_hex(8))
+    launch_token = f"{token}-{config.seed}"  # a double click starts one run; another seed is another run
     try:
-        run_id = launch_run(data.database(), config, name=name or None, launch_token=f"{token}-{config.seed}")
+        run_id = launch_run(data.database(), config, name=name or None, launch_token=launch_token)
     except EmtcError as exc:
         messages.error(exc)
         return

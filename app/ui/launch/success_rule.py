@@ -1,4 +1,8 @@
-"""The choice on Launch which episodes count as a success, for environments that may not report a success."""
+"""The choice on Launch which episodes count as a success, for environments that possibly report no success.
+
+The memory stores which episodes were a success. Without one, the method adds no incentive to the reward. ρ is the
+fraction of the visits of a stored state that belong to successful episodes, as the mean over the next states.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,16 +16,18 @@ from emtc_core.config.run import RunConfig
 from emtc_core.config.values import format_argument
 from emtc_core.envs.registry import describe_env, is_external
 
-SUCCESS, THRESHOLD = "memory.success", "memory.success_threshold"
+SUCCESS = "memory.success"
+THRESHOLD = "memory.success_threshold"
 KEYS = frozenset({SUCCESS, THRESHOLD})
-_BY_RETURN, _FLAG = "return_threshold", "flag"
+_BY_RETURN = "return_threshold"
+_FLAG = "flag"
 _RULES = {_FLAG: "what the environment reports", _BY_RETURN: "an episode return of at least"}
 
 
-def choose(
+def choose_rule(
     texts: Mapping[str, str], request: Request, maps: Mapping[str, Sequence[str]]
 ) -> tuple[RunConfig | None, frozenset[str]]:
-    """Draw the choice of a rule if the run uses successes and its environment may not report them.
+    """Draw the choice of a rule if the run needs successes and its environment is a plug-in or the user's module.
 
     Args:
         texts: Field of the form → text.
@@ -29,8 +35,10 @@ def choose(
         maps: Environment → its maps.
 
     Returns:
-        The configuration with the rule, None if the rule is incomplete, and the settings that are drawn here.
+        The configuration with the rule, or None if the rule is incomplete. The keys of the settings that are drawn
+        here.
     """
+    # An incomplete rule is a fault, so the form is checked without the rule first.
     other_texts = {key: text for key, text in texts.items() if key not in KEYS}
     config = launch_request.check_request(other_texts, maps).config
     if config is None or not (config.uses_incentive and is_external(config.env)):
@@ -45,7 +53,7 @@ def choose(
         left, right = st.columns(2, vertical_alignment="bottom")
         default_rule = config.memory.success
         rule = texts.get(SUCCESS, default_rule)
-        answer = {SUCCESS: rule}
+        rule_texts = {SUCCESS: rule}
         with left:
             st.radio(
                 "Success", list(_RULES), format_func=_RULES.__getitem__, horizontal=True, help=f"`--set {SUCCESS}=…`",
@@ -53,13 +61,14 @@ def choose(
             )  # fmt: skip
         if rule == _BY_RETURN:
             with right:
-                answer[THRESHOLD] = _choose_threshold(texts, request, config)
-    if rule == _BY_RETURN and not answer[THRESHOLD]:
+                rule_texts[THRESHOLD] = _choose_threshold(texts, request, config)
+    if rule == _BY_RETURN and not rule_texts[THRESHOLD]:
         return None, KEYS
-    return launch_request.check_request({**texts, **answer}, maps).config, KEYS
+    return launch_request.check_request({**texts, **rule_texts}, maps).config, KEYS
 
 
 def _choose_threshold(texts: Mapping[str, str], request: Request, config: RunConfig) -> str:
+    """Draw the field of the threshold and its fault; return its text."""
     preset_value = config.memory.success_threshold if config.memory.success == _BY_RETURN else None
     default = format_argument(preset_value)
     text = texts.get(THRESHOLD, default)

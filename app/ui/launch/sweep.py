@@ -1,7 +1,4 @@
-"""Several runs started on Launch: several seeds, or further algorithms with the same task, length, settings and seeds.
-
-The runs are started as one sweep.
-"""
+"""Several runs that Launch starts as one sweep: several seeds, or more algorithms with the same task and settings."""
 
 import streamlit as st
 
@@ -22,7 +19,7 @@ _HELP = "Trains these algorithms too, with the same settings and seeds. The runs
 
 
 def choose_algos(request: Request) -> None:
-    """Draw the choice of further algorithms."""
+    """Draw the choice of more algorithms."""
     options = [algo for algo in list_algos() if algo != request.choices[ALGO]]
     bound = fields.bind(OTHER_ALGOS, "also", list(request.other_algos), write=lambda algos: ",".join(algos))
     st.multiselect("Compare with", options, format_func=name_algo, placeholder="none", help=_HELP, **bound)
@@ -44,7 +41,9 @@ def show_start(plan: Plan) -> None:
     """Draw the expected cost of all runs, and the button that starts them."""
     jobs = default_jobs(plan)
     seconds, disk_bytes, basis = estimate_cost(data.database(), plan, jobs=jobs)
-    at_once = f"{jobs} at once, one for each core of this machine" if jobs > 1 else "one after the other"
+    at_once = "one after the other"
+    if jobs > 1:
+        at_once = f"{jobs} at once, one for each core of this machine"
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="launch_cost"):
         for label, value, help_text in (
             ("Expected duration, all", f"≈ {format_duration(seconds)}", f"{basis}; {at_once}"),

@@ -1,6 +1,8 @@
 """Buttons that stop, pause or resume a run, its requests, and its events: commands, checkpoints and resumes.
 
-A running trainer can also evaluate its policy or record an episode on request. This does not change the training.
+A command changes the training of a run: stop, pause or resume. A request does not change it: a running trainer
+evaluates its policy or records an episode. In `emtc_core.control`, a request is a question. Rows are superseded if a
+resumed run trains their steps again, because its checkpoint is older than these rows.
 """
 
 from collections.abc import Callable
@@ -28,7 +30,7 @@ from storage.runs.rows import RunRow, imported_label
 from storage.runs.status import allows
 
 KILL_AFTER_S = 10.0
-"""A command that is not acknowledged for longer than this makes the page offer to end the process [s]."""
+"""If a command is not acknowledged for this time, the page offers to end the process [s]."""
 EVENTS = "live_events"
 """Key of the box *Events*."""
 _EVALUATE_HELP = "Runs as many greedy episodes as a regular evaluation, with the current policy."
@@ -40,7 +42,7 @@ def show_events(run: RunRow) -> None:
     """Draw the button *Events*, with the times, commands, requests, checkpoints and resumes of a run."""
     help_text = "Commands, requests, checkpoints and times"
     events = box.show("Events", icon=":material/history:", help=help_text, key=EVENTS)
-    if not events.is_opened:  # so that a timer does not read them
+    if not events.is_opened:  # the timer of the page does not read the events of a closed box
         return
     with events.container:
         started = "not started" if run.started_at is None else f"started {format_time(run.started_at)}"
@@ -51,11 +53,11 @@ def show_events(run: RunRow) -> None:
         resumes = describe_resumes(list_resumes(data.database(), run.id))
         if resumes:
             st.caption(escape_markdown(resumes))
-        checkpoints = _describe_files(run)
+        checkpoints = _describe_checkpoint_files(run)
         if checkpoints:
             st.caption(escape_markdown(checkpoints))
         show_requests(run)
-        for row in reversed(_list_commands(run)):
+        for row in reversed(_list_last_commands(run)):
             st.caption(describe_command(row["command"], row["requested_at"], row["acknowledged_at"]))
 
 
@@ -64,7 +66,7 @@ def show_warnings(run: RunRow) -> None:
     if not _has_checkpoints(run):
         return
     status = examine_checkpoints(data.database(), run)
-    if status.refusal:
+    if status.refusal:  # why the checkpoints cannot be read
         st.warning(escape_markdown(status.refusal), icon=":material/cloud_off:")
         return
     for fault in status.faults:
@@ -72,11 +74,12 @@ def show_warnings(run: RunRow) -> None:
 
 
 def _has_checkpoints(run: RunRow) -> bool:
+    """Return whether a run can have checkpoints: a trainer of EMTC Lab has trained it, and it has not finished."""
     return imported_label(run.config) is None and run.live_status != "finished" and run.env_steps > 0
 
 
-def _describe_files(run: RunRow) -> str:
-    """Describe the checkpoints of a run that is not finished, or that an imported run has none."""
+def _describe_checkpoint_files(run: RunRow) -> str:
+    """Describe the checkpoints of a run that is not finished. For an imported run, state that it has none."""
     label = imported_label(run.config)
     if label is not None:
         return f"Imported ({label}): trained by another program. It has no checkpoint."
@@ -85,9 +88,10 @@ def _describe_files(run: RunRow) -> str:
     status = examine_checkpoints(data.database(), run)
     if status.refusal:
         return ""
+    # The first checkpoint is written at FIRST_STEP, or earlier if the interval between checkpoints is shorter.
     interval = run.config.get("checkpoint", {}).get("interval")
     first_step = min(interval, FIRST_STEP) if isinstance(interval, int) else None
-    text = describe_checkpoints(status, first_at=first_step, has_ended=run.live_status in ENDED_STATUSES)
+    text = describe_checkpoints(status, first_step=first_step, has_ended=run.live_status in ENDED_STATUSES)
     best_step = next((policy.env_step for policy in status.best if policy.fault is None), None)
     if best_step is not None:
         text += f" The policy of the best evaluation is stored too (step {format_count(best_step)})."
@@ -119,22 +123,22 @@ def describe_resumes(resumes: pd.DataFrame) -> str:
     return " ".join(sentences)
 
 
-def describe_checkpoints(status: CheckpointStatus, *, first_at: int | None, has_ended: bool = False) -> str:
+def describe_checkpoints(status: CheckpointStatus, *, first_step: int | None, has_ended: bool = False) -> str:
     """Return a text that lists the usable checkpoints, and states the risk if there are fewer than two.
 
     Args:
         status: The checkpoints.
-        first_at: Env step of the first checkpoint; None if it is not known.
+        first_step: Env step of the first checkpoint; None if it is not known.
         has_ended: Whether the trainer has ended, so that no checkpoint follows.
     """
     steps = [checkpoint.env_step for checkpoint in status.checkpoints if checkpoint.fault is None]
     if not steps and has_ended:
         return "No usable checkpoint here. The run can only start again from step 0."
     if not steps:
-        first = ""
-        if first_at and not status.checkpoints:
-            first = f" The first one is due at step {format_count(first_at)}."
-        return f"No usable checkpoint here.{first} If the trainer ends now, the run can only start again from step 0."
+        due = ""
+        if first_step and not status.checkpoints:
+            due = f" The first one is due at step {format_count(first_step)}."
+        return f"No usable checkpoint here.{due} If the trainer ends now, the run can only start again from step 0."
     step_list = " and ".join(format_count(step) for step in steps)
     if len(steps) < ENOUGH_CHECKPOINTS:
         return f"Only one good checkpoint, at step {step_list}. If its file is damaged, the run cannot resume."
@@ -145,7 +149,7 @@ def show(run: RunRow) -> str:
     """Draw the buttons that pause, stop or resume a run.
 
     Returns:
-        What happens to the rows of the run if it is resumed or starts again; empty if it can do neither now.
+        What happens to the rows of the run if it is resumed or starts again; empty if neither is possible now.
     """
     explanation = ""
     with st.container(horizontal=True, width="content", gap="xsmall"):
@@ -199,8 +203,9 @@ def show_requests(run: RunRow, *, limit: int = 5) -> None:
     for request in list_evaluation_requests(data.database(), run, limit):
         replay_link = ""
         if request.answer is not None:
-            play = f"{request.answer.env_step}-{request.answer.playback}"
-            replay_link = f" · [Replay](replay?{urlencode(view.add_bundle({RUN.name: run.id, PLAY.name: play}))})"
+            play = f"{request.answer.env_step}-{request.answer.playback}"  # id of the recorded episode
+            parameters = view.add_bundle({RUN.name: run.id, PLAY.name: play})
+            replay_link = f" · [Replay](replay?{urlencode(parameters)})"
         st.caption(f"{escape_markdown(describe(request))}{replay_link}")
 
 
@@ -220,7 +225,7 @@ def offer_kill(run: RunRow) -> None:
             return
         st.warning("The process of the trainer still exists.")
     else:
-        pending = [row["requested_at"] for row in _list_commands(run) if pd.isna(row["acknowledged_at"])]
+        pending = [row["requested_at"] for row in _list_last_commands(run) if pd.isna(row["acknowledged_at"])]
         if not pending:
             return
         waited_s = (datetime.now(UTC) - add_utc(pending[0])).total_seconds()
@@ -232,7 +237,7 @@ def offer_kill(run: RunRow) -> None:
         _run_action(lambda: kill_run(data.database(), run.id))
 
 
-def _list_commands(run: RunRow) -> list[dict[str, Any]]:
+def _list_last_commands(run: RunRow) -> list[dict[str, Any]]:
     """List the last three commands, oldest first."""
     log = command_log(data.database(), run.id)
     return data.rows_of(log.loc[log["command"].isin(get_args(Command))].tail(3))
@@ -249,13 +254,13 @@ def describe_command(command: str, requested_at: datetime, acknowledged_at: date
 
 
 def _show_resume_button(run: RunRow) -> str:
-    """Offer to resume from a checkpoint, or else to restart as a new run. Return which rows are replaced."""
+    """Draw the button that resumes from a checkpoint, or that starts again as a new run. Return which rows change."""
     status = examine_checkpoints(data.database(), run)
     if not status.can_resume:
         button_type = "secondary" if status.refusal else "primary"  # after a refusal, a resume may be possible later
         if st.button("Start again from step 0", icon=":material/restart_alt:", type=button_type, key="start-again"):
             _run_action(lambda: _start_again(run.id))
-        reason = "" if status.refusal else status.reason  # `show_warnings` writes the refusal
+        reason = "" if status.refusal else status.reason  # `show_warnings` draws the refusal
         return f"Creates a new run; this one keeps its rows. {reason}"
     help_text = "Continues the training from the last checkpoint"
     if st.button("Resume", icon=":material/replay:", type="primary", key="resume-ended", help=help_text):
@@ -308,7 +313,7 @@ def _show_request_button(
 
 
 def _send(run_id: str, kind: QuestionKind, episode: int | None, key: str) -> None:
-    """Send a request. A callback is also called if the page reruns before it draws the button."""
+    """Send a request. As a callback, it is also called if the page reruns before it draws the button."""
     try:
         send_command(data.database(), run_id, kind, episode=episode)
     except EmtcError as exc:

@@ -2,6 +2,10 @@
 
 The fragment with the timer contains no chart. It reads the new rows. If there are any, a component without visible
 output reruns the charts' fragment once. If there are none, no chart is sent to the browser.
+
+The gate is the weight β of the episodic incentive, an addition to the reward. Δ_mem is the consistency error of the
+memory and τ the temperature of the gate: β = exp(−Δ_mem² / 2τ²). β̄ and Δ̄_mem are means. A pin is a view that is saved
+in the notebook.
 """
 
 from dataclasses import dataclass, field, replace
@@ -40,6 +44,7 @@ from storage.queries.runs import find_run_names, run_configs
 from storage.runs.rows import RunRow, find_run
 
 CHARTS = "live_charts"
+"""Key of the fragment with the charts."""
 _OVERLAID_RUNS = Choices("ref", "live")
 """Ids of the overlaid runs."""
 _X_AXIS = OptionWidget(RunChartOptions, "x_axis", "live")
@@ -50,19 +55,20 @@ METRICS = OptionWidget(MetricOptions, "metrics", "live", kind="multiselect", sep
 FIRST_PANELS: Final = (ACTIVITY_PANEL, BETA_PANEL, CLOSING_PANEL, POSITIVE_PANEL)
 """The panels that follow the win rate. With it, the first three are visible without scrolling."""
 CHART_HEIGHT = 260
-"""Two rows of charts fit below the header on a screen of 1440×900 [pixels]."""
+"""Height of a chart with one panel [pixels]. Two rows of charts fit below the header on a screen of 1440×900."""
 PANEL_HEIGHT = 170
 """Height of a panel in a chart of several metrics [pixels]."""
 UPDATE_S = 2.0
 """Interval of the updates of the status [s]."""
 _LOG_UPDATE_S = 5.0
 _LINK: Final = "live"
-"""Key of the group of charts that have one window, cursor and smoothing."""
+"""Key of the charts, which share their x axis, cursor and smoothing."""
 # Keys of the session state: whether the charts are frozen, the version of the data in the drawn charts, and the number
 # of points that have been read since.
 _IS_FROZEN: Final = "live_paused"
 _DRAWN_VERSION: Final = "live_drawn"
 _N_NEW_POINTS: Final = "live_waiting"
+# The component without visible output. It requests a rerun when the data have another version than the drawn charts.
 _pulse = component("emtc_lab_pulse", js=read_asset("pulse.js"))
 
 
@@ -88,7 +94,8 @@ def show(run: RunRow) -> None:
     if not st.session_state.get(_IS_FROZEN):
         curves.refresh()
     curves.record_progress(run)
-    _mark_as_drawn(curves)  # before the status, which requests another drawing if there are new points
+    # Before the status is drawn. Otherwise the status finds an older version and requests a second drawing.
+    _mark_as_drawn(curves)
     st.fragment(_draw_status, run_every=None if has_ended else UPDATE_S)(run.id)
     st.fragment(_draw_charts, key=CHARTS)(run)
     st.fragment(_draw_log, run_every=None if has_ended else _LOG_UPDATE_S)(run.id)
@@ -105,7 +112,7 @@ def _mark_as_drawn(curves: LiveCurves) -> None:
 
 def _draw_status(run_id: str) -> None:
     """Draw the numbers and messages of the run, and the bar with the switches of the charts and the requests."""
-    # One snapshot is also faster: on a server, each read outside of it takes four round trips.
+    # All reads use one database snapshot. On a server, each read outside of it takes four round trips.
     with messages.guarded(), data.use_one_snapshot():
         run = find_run(data.database(), run_id)
         run_header.rerun_if_status_changed(run)
@@ -129,7 +136,7 @@ def _show_messages(run: RunRow) -> None:
     _show_problems(run)
     controls.show_warnings(run)
     controls.offer_kill(run)
-    verdict = run_data.get_gate_verdict(run.id, run.live_status)
+    verdict = run_data.get_gate_verdict(run.id, run.live_status)  # whether the gate acts, with the reason as a sentence
     gate_sentence = ""
     if verdict.gate is not None and not is_gate_off(run.config):
         gate_sentence = verdict.gate.sentence
@@ -150,8 +157,8 @@ def _update_charts(curves: LiveCurves) -> None:
         st.badge("up to date", color="gray")
     drawn_version = str(st.session_state.get(_DRAWN_VERSION, ""))
     version = drawn_version if is_frozen else curves.version
-    # The component requests a rerun of the charts if the versions differ. The rerun cancels requested runs of other
-    # fragments, so a requested file is made in it, too.
+    # The component requests a rerun of the charts if the versions differ. That rerun cancels the requested reruns of
+    # other fragments, so it also contains the fragment that makes requested files.
     versions = {"version": version, "drawn": drawn_version}
     _pulse(key="live_pulse", data=versions, on_news_change=lambda: st.rerun([CHARTS, files.FRAGMENT]))
 
@@ -180,23 +187,25 @@ def _draw_charts(run: RunRow) -> None:
         )
         return
     with messages.guarded(), data.use_one_snapshot():
-        name, x = _read_x_axis(run)
-        axis: dict[str, Any] = {"x_axis": name} if x is not ENV_STEPS else {}
-        run_rows = _get_run_data(run, curves, x)
-        cells = [_overlay_runs(cell, run.id) for cell in _draw_cells(run_rows, axis)]
+        x_axis, x_values = _read_x_axis(run)
+        # The option of all figures that sets their x axis; none for env steps, the default.
+        axis_option: dict[str, Any] = {"x_axis": x_axis} if x_values is not ENV_STEPS else {}
+        run_rows = _get_run_data(run, curves, x_values)
+        cells = [_overlay_runs(cell, run.id) for cell in _draw_cells(run_rows, axis_option)]
         charts = [cell.chart for cell in cells]
-        canvas_group = canvas.place_together(_LINK, charts, height=CHART_HEIGHT, smoothing=WEIGHT.read())
+        shared_axis = canvas.share_axis(_LINK, charts, height=CHART_HEIGHT, smoothing=WEIGHT.read())
         with st.container(key="live_charts_grid", horizontal=True, gap="medium"):
             for index, cell in enumerate(cells):
                 with st.container(gap=None):
-                    _show_cell(cell, run, canvas_group, has_run_choice=index == 0)
-            tall_group = replace(canvas_group, height=None)  # a chart of several metrics has a panel for each
-            for cell in _draw_metric_cells(run_rows, axis):
+                    _show_cell(cell, run, shared_axis, has_run_choice=index == 0)
+            # A chart of several metrics has a panel for each, so it is higher than the others.
+            axis_without_height = replace(shared_axis, height=None)
+            for cell in _draw_metric_cells(run_rows, axis_option):
                 with st.container(gap=None):
-                    _show_cell(_overlay_runs(cell, run.id), run, tall_group, is_titled=True)
+                    _show_cell(_overlay_runs(cell, run.id), run, axis_without_height, is_titled=True)
             if len(curves.metrics):
                 with st.container(gap="xsmall"):
-                    _show_selected_metrics(run_rows, curves, tall_group, axis)
+                    _show_selected_metrics(run_rows, curves, axis_without_height, axis_option)
 
 
 def _get_run_data(run: RunRow, curves: LiveCurves, x: XValues) -> RunData:
@@ -223,22 +232,23 @@ def _read_x_axis(run: RunRow) -> tuple[XAxisName, XValues]:
     return "env_steps", ENV_STEPS
 
 
-def _draw_cells(run_rows: RunData, axis: dict[str, Any]) -> list[_Cell]:
+def _draw_cells(run_rows: RunData, axis_option: dict[str, Any]) -> list[_Cell]:
     """Draw each panel of the figures of this page that the run has data for. β̄ is drawn as 1 − β̄, too."""
     kinds = [kind for section in list_sections("live").values() for kind in section]
     cells: dict[str, _Cell] = {}
     for kind in kinds:
-        variants: list[dict[str, Any]] = [{}]
+        all_values: list[dict[str, Any]] = [{}]
         if issubclass(kind.options, GateDynamicsOptions):
-            variants.append({"closing": True})
-        for values in variants:
+            all_values.append({"closing": True})  # 1 − β̄
+        for values in all_values:
             try:
                 chart = draw_chart(kind.name, run_rows, kind.options.read(values))
             except ConfigError:  # the run has no gate
                 continue
             for panel in chart.panels:
-                cell = _Cell(panel.title, chart.keep_panel(panel.title), {**values, "panel": panel.title, **axis})
-                cells.setdefault(cell.key, cell)  # both variants contain Δ̄_mem and τ
+                cell_values = {**values, "panel": panel.title, **axis_option}
+                cell = _Cell(panel.title, chart.keep_panel(panel.title), cell_values)
+                cells.setdefault(cell.key, cell)  # with and without 1 − β̄, the figure contains Δ̄_mem and τ
     win_rate, *others = cells.values()
     return [win_rate, *sorted(others, key=_get_position)]
 
@@ -248,19 +258,19 @@ def _get_position(cell: _Cell) -> int:
     return FIRST_PANELS.index(cell.title) if cell.title in FIRST_PANELS else len(FIRST_PANELS)
 
 
-def _draw_metric_cells(run_rows: RunData, axis: dict[str, Any]) -> list[_Cell]:
+def _draw_metric_cells(run_rows: RunData, axis_option: dict[str, Any]) -> list[_Cell]:
     """Draw the charts of several metrics that the run has data for."""
     cells: list[_Cell] = []
     for title, names in list_metric_charts().items():
         chart = draw_chart("metrics", run_rows, MetricOptions(metrics=names))
         if not chart.is_empty:
             chart = replace(chart, title=f"{title} of {run_rows.run.name}")
-            cells.append(_Cell(title, chart, {"metrics": names, **axis}))
+            cells.append(_Cell(title, chart, {"metrics": names, **axis_option}))
     return cells
 
 
 def _show_selected_metrics(
-    run_rows: RunData, curves: LiveCurves, canvas_group: canvas.Place, axis: dict[str, Any]
+    run_rows: RunData, curves: LiveCurves, shared_axis: canvas.SharedAxis, axis_option: dict[str, Any]
 ) -> None:
     """Draw the choice of metrics, and the chart of the selected ones."""
     available = curves.list_metrics()
@@ -270,8 +280,8 @@ def _show_selected_metrics(
         run = run_rows.run
         values = {"metrics": tuple(names)}
         chart = draw_chart("metrics", replace(run_rows, metrics=curves.metrics), MetricOptions.read(values))
-        cell = _Cell("Selected metrics", chart, values | axis)
-        _show_cell(_overlay_runs(cell, run.id), run, canvas_group, is_titled=True)
+        cell = _Cell("Selected metrics", chart, values | axis_option)
+        _show_cell(_overlay_runs(cell, run.id), run, shared_axis, is_titled=True)
 
 
 def _list_overlaid_runs(run_id: str) -> list[str]:
@@ -288,7 +298,7 @@ def _list_overlaid_runs(run_id: str) -> list[str]:
 def _draw_overlaid_run(
     url: str, run_id: str, figure: str, values: tuple[tuple[str, Any], ...]
 ) -> tuple[str, Chart] | None:
-    """Draw a figure of an overlaid run; None if the run has no such figure; at most five seconds old.
+    """Draw a figure of an overlaid run; None if the run has no such figure. The figure is at most five seconds old.
 
     Args:
         url: URL of the database. It is only a part of the key in the cache.
@@ -335,14 +345,14 @@ def _choose_overlaid_runs_and_axis(run: RunRow) -> None:
 
 
 def _show_cell(
-    cell: _Cell, run: RunRow, canvas_group: canvas.Place, *, has_run_choice: bool = False, is_titled: bool = False
+    cell: _Cell, run: RunRow, shared_axis: canvas.SharedAxis, *, has_run_choice: bool = False, is_titled: bool = False
 ) -> None:
     """Draw the title of a chart with its explanation and its buttons, and the chart.
 
     Args:
         cell: The chart.
         run: The run.
-        canvas_group: Layout, window, cursor and smoothing that the chart shares with the other charts.
+        shared_axis: Layout, window, cursor and smoothing that the chart shares with the other charts.
         has_run_choice: Whether to draw the choice of runs that are overlaid on all charts.
         is_titled: Whether each panel has its title on the canvas.
     """
@@ -354,7 +364,7 @@ def _show_cell(
         pinned_values["smoothing"] = weight
     overlaid = _list_overlaid_runs(run.id)
     if overlaid:
-        pinned_values["beside"] = overlaid
+        pinned_values["beside"] = overlaid  # name of this option in figures
     heading = cell.title
     if heading[:1].isascii():  # β has no capital letter
         heading = heading[:1].upper() + heading[1:]
@@ -368,7 +378,7 @@ def _show_cell(
         )  # fmt: skip
     canvas.show(
         _shorten_texts(chart), key=cell.key, window=window, panel_height=PANEL_HEIGHT, titles=is_titled,
-        place=canvas_group,
+        shared_axis=shared_axis,
         on_window=WINDOW.on_window,
     )  # fmt: skip
 

@@ -21,9 +21,14 @@ from storage.runs.rows import RunRow, find_run
 
 _FIND = Text("find", "run")
 _OTHER_RUN = Choice("beside", "run")
+"""Id of the run to compare with."""
 _LISTED = Choice("list", "run")
-ALL, NOT_PRESET, NOT_OTHER = "all", "preset", "other"
+"""Which settings are listed: all, or those that differ from the preset or from the other run."""
+ALL = "all"
+NOT_PRESET = "preset"
+NOT_OTHER = "other"
 _ABSENT = "–"
+"""Value of a setting that a run or a preset does not have."""
 _MAX_LISTED = 200
 """Number of the newest runs that are listed under *Compare with*."""
 
@@ -39,9 +44,9 @@ def show(run: RunRow) -> None:
         )  # fmt: skip
         other_run = _choose_other_run(run)
     rows = make_rows(settings, defaults, flatten_tree(other_run.config) if other_run else None)
-    column = _choose_rows(rows, other_run)
-    if column:
-        rows = rows.loc[rows[column], :]
+    filter_column = _choose_rows(rows, other_run)
+    if filter_column:
+        rows = rows.loc[rows[filter_column], :]
     listed_rows = search_rows(rows, text or "")
     preset = str(settings.get("preset", "paper"))
     if not defaults:
@@ -59,7 +64,7 @@ def make_rows(
 
     Args:
         settings: Key → value of the run.
-        defaults: Key → value of the preset.
+        defaults: Key → value of the preset; empty if this version does not have the preset.
         other: Key → value of another run.
 
     Returns:
@@ -121,26 +126,27 @@ def _choose_other_run(run: RunRow) -> RunRow | None:
         ),
         help="The settings of this run are shown in another column.",
     )  # fmt: skip
+    if not other_id:
+        return None
     try:
-        return find_run(data.database(), other_id) if other_id else None
-    except EmtcError:
+        return find_run(data.database(), other_id)
+    except EmtcError:  # the run was deleted
         return None
 
 
 def _list_all_if_different() -> None:
-    """List all settings instead of the differences from the former other run."""
+    """List all settings if only the differences from the former other run were listed."""
     if _LISTED.read() == NOT_OTHER:
         _LISTED.write(None)
 
 
 def _choose_rows(rows: pd.DataFrame, other_run: RunRow | None) -> str:
     """Draw the choice of the listed settings; return the column that selects them, an empty text for all."""
-    labels = {
-        ALL: f"All {len(rows)}",
-        NOT_PRESET: f"Changed from preset: {format_count(rows[NOT_PRESET].to_numpy().sum())}",
-    }
+    n_changed = format_count(rows[NOT_PRESET].to_numpy().sum())
+    labels = {ALL: f"All {len(rows)}", NOT_PRESET: f"Changed from preset: {n_changed}"}
     if other_run:
-        labels[NOT_OTHER] = f"Different from {other_run.id}: {format_count(rows[NOT_OTHER].to_numpy().sum())}"
+        n_different = format_count(rows[NOT_OTHER].to_numpy().sum())
+        labels[NOT_OTHER] = f"Different from {other_run.id}: {n_different}"
     column = st.segmented_control(
         "List", **_LISTED.bind(list(labels), labels.__getitem__), label_visibility="collapsed"
     )
@@ -150,7 +156,9 @@ def _choose_rows(rows: pd.DataFrame, other_run: RunRow | None) -> str:
 def _draw_table(rows: pd.DataFrame, preset: str, other_run: RunRow | None) -> None:
     marks: list[str] = []
     for differs_from_preset, differs_from_other in zip(rows[NOT_PRESET], rows[NOT_OTHER], strict=True):
-        marks_of_row = ["≠ preset"] if differs_from_preset else []
+        marks_of_row: list[str] = []
+        if differs_from_preset:
+            marks_of_row.append("≠ preset")
         if differs_from_other:
             marks_of_row.append("≠ other")
         marks.append(" ".join(marks_of_row))
@@ -159,7 +167,7 @@ def _draw_table(rows: pd.DataFrame, preset: str, other_run: RunRow | None) -> No
         rows.assign(Mark=marks),
         hide_index=True,
         key="run_settings",
-        height=36 * min(len(rows), 16) + 38,
+        height=36 * min(len(rows), 16) + 38,  # at most 16 rows and the header [pixels]
         column_order=["Setting", "Value", "Mark", "Preset's", *(["Other"] if other_run else []), "Unit", "Meaning"],
         column_config={
             "Setting": config.TextColumn(width=210, help="As on the command line: --set KEY=VALUE"),

@@ -1,7 +1,8 @@
 """One sweep: its progress, its best run, the runs that must still train, and the table of its runs.
 
-A run is queued if it waits for a worker. A run is missing if it was never created, or if it stopped,
-failed or was lost before its end.
+The plan of a sweep lists all of its runs. A trial is a run of a search: a sweep whose settings Optuna chooses. A run is
+queued if it waits for a worker. A run is missing if it was never created, or if it stopped, failed or was lost before
+its end.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ _SELDOM_USED: Final = ("starting", "paused", "stopping", "pruned")
 """Statuses that are shown only if a run has them."""
 _MESSAGE_KEY: Final = "sweep_message"
 _MAX_NAMED: Final = 6
+"""Maximum number of runs whose names are listed."""
 _MAX_COMPARED: Final = 200
 """Maximum number of runs in the link to Compare: the first of the plan."""
 
@@ -149,20 +151,22 @@ def _show_best_run(runs: Sequence[RunRow]) -> None:
     evaluated = [run for run in runs if run.win_rate is not None]
     if not evaluated:
         return
+    # mu_w is the time average of the win rate.
     best = max(evaluated, key=lambda run: (run.win_rate or 0.0, run.mu_w or 0.0))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(f"Best run, {format_percent(best.win_rate)} wins in its last greedy evaluation:", width="content")
-        run_picker.links(best.id, best.name)
+        run_picker.show_links(best.id, best.name)
 
 
 def _show_runs_to_start(sweep: Sweep, runs: Sequence[RunRow]) -> None:
-    """List the queued and missing runs, with a button that starts the runs that no worker will train."""
+    """List the queued and missing runs, with a button that starts them, unless a worker is going to train them."""
     try:
-        open_runs = find_open_runs(sweep, runs, data.imported_keys(sweep, runs))
+        open_runs = find_open_runs(sweep, runs, data.imported_keys(sweep, runs))  # an imported run is not missing
     except ConfigError as exc:
         st.warning(escape_markdown(f"Imported runs cannot be matched to the plan: {exc}"))
         return
-    missing, queued = open_runs.missing, open_runs.queued
+    missing = open_runs.missing
+    queued = open_runs.queued
     n_planned = len(sweep.plan.get("runs", ()))
     if queued and sweep.has_worker:
         st.caption(f"{len(queued)} of {n_planned} runs are queued. A worker starts them.")
@@ -184,30 +188,36 @@ def _show_runs_to_start(sweep: Sweep, runs: Sequence[RunRow]) -> None:
         else:  # queued and missing runs
             kind = "remaining"
         label = f"Launch the {len(to_launch)} {kind} runs" if len(to_launch) > 1 else f"Launch the {kind} run"
-        help_text = (
-            "The runs are queued for the worker of this sweep."
-            if sweep.has_worker
-            else "The runs train on this machine. On a cluster, repeat the command emtc sweep with --engine ray."
-        )
-        if st.button(
-            label,
-            icon=":material/play_arrow:",
-            type="primary",
-            key="sweep_missing",
-            disabled=not messages.may_act(),
-            help=help_text,
-        ):
-            try:
-                continue_sweep(data.database(), sweep)
-            except EmtcError as exc:
-                messages.error(exc)
-                return
-            st.cache_data.clear()
-            st.rerun()
+        _show_launch_button(sweep, label)
+
+
+def _show_launch_button(sweep: Sweep, label: str) -> None:
+    """Draw the button that queues the missing runs, and starts a worker of the sweep if none is running."""
+    if sweep.has_worker:
+        help_text = "The runs are queued for the worker of this sweep."
+    else:
+        help_text = "The runs train on this machine. On a cluster, repeat the command emtc sweep with --engine ray."
+    is_pressed = st.button(
+        label,
+        icon=":material/play_arrow:",
+        type="primary",
+        key="sweep_missing",
+        disabled=not messages.may_act(),
+        help=help_text,
+    )
+    if not is_pressed:
+        return
+    try:
+        continue_sweep(data.database(), sweep)
+    except EmtcError as exc:
+        messages.error(exc)
+        return
+    st.cache_data.clear()
+    st.rerun()
 
 
 def _list_first(names: Sequence[str]) -> str:
-    """List the first six runs and the number of further runs."""
+    """List the first runs and the number of the others."""
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return escape_markdown("; ".join(names[:_MAX_NAMED]) + more)
 
@@ -241,6 +251,6 @@ def _show_table(sweep: Sweep, runs: Sequence[RunRow]) -> None:
     rows = table["selection"]["rows"]
     if rows and rows[0] < len(runs):
         with st.container(horizontal=True, vertical_alignment="center"):
-            run_picker.links(runs[rows[0]].id, runs[rows[0]].name)
+            run_picker.show_links(runs[rows[0]].id, runs[rows[0]].name)
     else:
         st.caption("Select a row to open the run.")

@@ -22,7 +22,7 @@ STATE_LABELS: Final = {
 
 
 def is_active(sweeps: Sequence[Sweep]) -> bool:
-    """Return whether the page must refresh: a sweep is running or paused, or a worker may claim its runs later."""
+    """Return whether the page must refresh: a sweep is running or paused, or waits until a worker claims its runs."""
     return any(sweep.state in ("running", "paused", "waiting") for sweep in sweeps)
 
 

@@ -1,5 +1,6 @@
 """The state of a search with Optuna: its best trial, the table of its trials, and Optuna's figures of them.
 
+A search is a sweep whose settings Optuna chooses. A trial is one run of it; its value is the metric that is optimized.
 The figures are the history, the importance of the settings, and the value of the trials by setting.
 """
 
@@ -45,6 +46,7 @@ _MIN_TRIALS: Final[dict[Kind, int]] = {
 _TRIALS_PER_SETTING: Final = 20
 """With fewer complete trials per setting, a caution is shown with the importance of the settings."""
 _MORE_SEEDS: Final = 5
+"""Default number of seeds with which the settings of the best trial are trained."""
 _MIME: Final[dict[Format, str]] = {
     "html": "text/html",
     "svg": "image/svg+xml",
@@ -54,10 +56,11 @@ _MIME: Final[dict[Format, str]] = {
 }
 _DPI: Final = 300
 _ERROR: Final = "best_trial_error"
+"""Key of the session state: why the sweep of the best trial could not be started."""
 
 
 def show(sweep: Sweep) -> None:
-    """Draw the search, if the sweep is one."""
+    """Draw the search; nothing for a sweep that is not a search."""
     if not sweep.trials:
         return
     st.markdown("#### Search")
@@ -68,16 +71,19 @@ def show(sweep: Sweep) -> None:
     trials = study.get_trials(deepcopy=False)
     states = [trial.state.name for trial in trials]
     n_complete = states.count("COMPLETE")
-    st.caption(escape_markdown(describe(study, n_complete, states.count("PRUNED"), sweep.trials)))
+    n_pruned = states.count("PRUNED")
+    st.caption(escape_markdown(describe(study, n_complete, n_pruned, sweep.trials)))
     if n_complete:
         with messages.guarded():
-            _show_more_seeds(sweep, study, n_ended=n_complete + states.count("PRUNED"))
+            _show_more_seeds(sweep, study, n_ended=n_complete + n_pruned)
     if trials:
         _show_trials(sweep, study, trials)
+    study_version = len(states) * 10_000 + n_complete  # changes with each new trial and each complete trial
     for kind, title in KINDS.items():
-        if n_complete >= _MIN_TRIALS[kind]:
-            _show_figure(sweep.id, kind, title, stamp=len(states) * 10_000 + n_complete)
-        if kind == "param_importances" and n_complete >= _MIN_TRIALS[kind]:
+        if n_complete < _MIN_TRIALS[kind]:
+            continue
+        _show_figure(sweep.id, kind, title, study_version=study_version)
+        if kind == "param_importances":
             _show_caution(n_complete, len(study.best_trial.params))
 
 
@@ -131,12 +137,14 @@ def make_rows(trials: Sequence[Any], *, is_maximized: bool) -> pd.DataFrame:
             "State": trial.state.name.lower(),
             "Value": get_last_value(trial) if trial.value is None else trial.value,
             **{key: write_value(value) if isinstance(value, bool) else value for key, value in trial.params.items()},
-            "is_open": trial.state.name != "COMPLETE",
+            "is_incomplete": trial.state.name != "COMPLETE",
         }
         for trial in trials
     ]
-    frame = pd.DataFrame(rows).sort_values(["is_open", "Value"], ascending=[True, not is_maximized], kind="stable")
-    return frame.drop(columns="is_open")
+    frame = pd.DataFrame(rows).sort_values(
+        ["is_incomplete", "Value"], ascending=[True, not is_maximized], kind="stable"
+    )
+    return frame.drop(columns="is_incomplete")
 
 
 def _show_trials(sweep: Sweep, study: Any, trials: Sequence[Any]) -> None:
@@ -215,7 +223,7 @@ def _show_caution(n_complete: int, n_settings: int) -> None:
         )
 
 
-def _show_figure(sweep_id: str, kind: Kind, title: str, *, stamp: int) -> None:
+def _show_figure(sweep_id: str, kind: Kind, title: str, *, study_version: int) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.caption(title)
         with st.popover("Export", icon=":material/download:", key=f"search-{kind}-files"):
@@ -226,17 +234,19 @@ def _show_figure(sweep_id: str, kind: Kind, title: str, *, stamp: int) -> None:
                     key=f"search-{kind}-{format}", width="stretch",
                 )  # fmt: skip
     with messages.guarded():
-        plot = plotly.io.from_json(_make_plot(data.database().url, sweep_id, kind, stamp), skip_invalid=True)
+        plot = plotly.io.from_json(_make_plot(data.database().url, sweep_id, kind, study_version), skip_invalid=True)
         st.plotly_chart(plot, key=f"search-{kind}")
 
 
 @st.cache_data(ttl=3600, max_entries=60, show_spinner=False)
-def _make_plot(url: str, sweep_id: str, kind: Kind, stamp: int) -> str:
-    """Make one of Optuna's figures as JSON, once for each state of the study. `url` and `stamp` are cache keys."""
-    return str(_get_plot(kind)(find_study(data.database(), sweep_id)).update_layout(title=None).to_json())
+def _make_plot(url: str, sweep_id: str, kind: Kind, study_version: int) -> str:
+    """Make one of Optuna's figures as JSON, once per version of the study. `url` is only a part of the cache key."""
+    figure = _get_plot(kind)(find_study(data.database(), sweep_id))
+    return str(figure.update_layout(title=None).to_json())
 
 
 def _get_plot(kind: Kind) -> Callable[[Any], Any]:
+    """Return Optuna's function that draws this figure of a study with Plotly."""
     from optuna import visualization
 
     return getattr(visualization, f"plot_{kind}")
@@ -247,10 +257,12 @@ def _write_image(study: Any, kind: Kind, format: Format) -> bytes:
     from matplotlib import pyplot
     from optuna.visualization import matplotlib as optuna_plots
 
+    # Letters are paths in an SVG, so that it needs no font. Font type 42 (TrueType) keeps the text of a PDF editable.
     with warnings.catch_warnings(), mpl.rc_context({"svg.fonttype": "path", "pdf.fonttype": 42}):
         warnings.simplefilter("ignore")  # Optuna warns that its Matplotlib figures are experimental
         getattr(optuna_plots, f"plot_{kind}")(study)
-        figure, out = pyplot.gcf(), io.BytesIO()
+        figure = pyplot.gcf()
+        out = io.BytesIO()
         figure.savefig(out, format=format, bbox_inches="tight", dpi=_DPI)
         pyplot.close(figure)
     return out.getvalue()

@@ -21,7 +21,7 @@ from storage.runs.sweeps import list_sweeps
 _TEMPLATE: Final = Choice("template", "sweeps")
 _JOBS: Final = Text("jobs", "sweeps")
 _CUSTOM: Final = "own"
-"""Value of the custom sweep in the URL."""
+"""Value of the URL parameter `template` that selects a sweep written by the user."""
 _CUSTOM_TEXT: Final = """name = "My sweep"
 map = "3m"
 algo = "emtc-qplex"
@@ -114,9 +114,12 @@ def _show_cost(plan: Plan, jobs: int) -> None:
 
 
 def _show_start_button(plan: Plan, jobs: int) -> None:
-    existing = {sweep.id: sweep for sweep in list_sweeps(data.database())}.get(plan.id)
+    """Draw the button that starts the sweep, or resumes it if the database contains a sweep of the same plan."""
+    existing = next((sweep for sweep in list_sweeps(data.database()) if sweep.id == plan.id), None)
     label = "Start the sweep" if existing is None else "Resume the sweep"
-    is_finished = existing is not None and existing.state == "finished" and len(plan.runs) <= len(existing.runs)
+    is_finished = False
+    if existing is not None and existing.state == "finished":
+        is_finished = len(plan.runs) <= len(existing.runs)  # otherwise the file has more seeds now
     if is_finished:
         st.caption("All runs of this sweep have finished. To train more runs, change a setting or add seeds.")
     is_disabled = is_finished or not messages.may_act()

@@ -1,4 +1,7 @@
-"""The result of a sweep: its tables with intervals and verdicts, and the figure of its study with published numbers."""
+"""The result of a sweep: its tables with intervals and verdicts, and the figure of its study with published numbers.
+
+A study is here a figure that the sweep file names, with its table: for example the ablation of the paper.
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -28,8 +31,9 @@ _STUDY: Final = Choice("study", "sweeps")
 _RATE: Final = OptionWidget(RateOptions, "rate", "sweeps", kind="buttons", pins_default=True)
 _SETTING: Final = OptionWidget(SettingEffectOptions, "setting", "sweeps")
 _DEFAULT: Final = "own"
+"""Value of the URL parameter `study` that selects the study that the sweep file names."""
 _SETTING_EFFECT: Final = "setting-effect"
-_NAMES: Final = {
+_STUDY_NAMES: Final = {
     "lambda-heatmap": "Loss weights: heat map",
     "tau-study": "Gate temperature",
     "augmentation": "Augmentation",
@@ -39,15 +43,17 @@ _NAMES: Final = {
     _SETTING_EFFECT: "Win rate by setting",
 }
 _FIGURES: Final = {"delta-embedder": "mu-w-by-delta"}
-"""Study → name of its figure, if the names differ."""
+"""Study → name of its figure, if the names differ. mu_w is the time average of the win rate, δ the merge radius."""
 _TABLES: Final = {"augmentation": "augmentation", "delta-embedder": "mu-w-embedders"}
+"""Study → name of its table. The other studies have only a figure."""
 _TEST_TITLES: Final = ("task", "against", "n", "difference [%]", "p (Holm)", "verdict")
 """Columns of the table of comparisons on the page; the select box names the reference variant."""
 _X_NAMES: Final = {"mu-w-by-delta": "log₁₀ δ"}
+"""Figure → name of its x axis in the tooltip, if it is not env steps."""
 
 
 def show(sweep: Sweep) -> None:
-    """Draw the result, and the figure and table of the study that the sweep file names, or of another study."""
+    """Draw the result, and the figure and table of a study. The default is the study that the sweep file names."""
     runs = sweep_runs(data.database(), sweep.id)
     if all(run.win_rate is None for run in runs):
         messages.empty("No run of this sweep has been evaluated yet.", "The result appears after the first evaluation.")
@@ -74,9 +80,10 @@ def _show_result(sweep: Sweep, tables: RunTables, options: ResultOptions) -> Non
 
 def _show_study(sweep: Sweep, runs: Sequence[RunRow], tables: RunTables, options: ResultOptions) -> None:
     sweep_file = sweep.plan.get("file", {})
-    default = str(sweep_file.get("study", "learning-curves"))
-    default = default if default in _NAMES else "learning-curves"
-    names = {_DEFAULT: f"Study of this sweep: {_NAMES[default]}", **_NAMES}
+    default = str(sweep_file.get("study", ""))
+    if default not in _STUDY_NAMES:
+        default = "learning-curves"
+    names = {_DEFAULT: f"Study of this sweep: {_STUDY_NAMES[default]}", **_STUDY_NAMES}
     with st.container(horizontal=True):
         selected = st.selectbox(
             "Figure", **_STUDY.bind(list(names), names.__getitem__),
@@ -84,31 +91,32 @@ def _show_study(sweep: Sweep, runs: Sequence[RunRow], tables: RunTables, options
         )  # fmt: skip
         study = default if str(selected) == _DEFAULT else str(selected)
         kind = find_figure(_FIGURES.get(study, study))
-        facts = {"rate": options.rate}
+        values = {"rate": options.rate}
         settings: list[str] = []
         if study == _SETTING_EFFECT:
             settings = list_varied_settings(read_finals(tables, options, options.rate))
         if settings:
-            swept = {*sweep_file.get("grid", {}), *((sweep_file.get("random") or {}).get("ranges", {}))}
-            settings.sort(key=lambda key: key not in swept)  # a stable sort: the settings of the grid first
-            facts["setting"] = str(_SETTING.draw(settings))
+            random_ranges = (sweep_file.get("random") or {}).get("ranges", {})
+            swept = {*sweep_file.get("grid", {}), *random_ranges}
+            settings.sort(key=lambda key: key not in swept)  # first the settings that the sweep varies; a stable sort
+            values["setting"] = str(_SETTING.draw(settings))
     with messages.guarded():
-        figure = kind.make(data.database(), runs, kind.options.select(facts))
-        _show_figure(figure, sweep, runs, facts)
+        figure = kind.make(data.database(), runs, kind.options.select(values))
+        _show_figure(figure, sweep, runs, values)
         if study in _TABLES:
             table_kind = TABLES[_TABLES[study]]
-            table = table_kind.make(data.database(), runs, table_kind.options.select(facts))
+            table = table_kind.make(data.database(), runs, table_kind.options.select(values))
             _show_table(table, key=f"sweep-{study}")
     published = find_published(study, str(sweep_file.get("env", "")))
     if published is not None:
         _show_published(published, env=str(sweep_file.get("env", "skirmish")))
 
 
-def _show_figure(figure: AnyFigure, sweep: Sweep, runs: Sequence[RunRow], facts: dict[str, str]) -> None:
+def _show_figure(figure: AnyFigure, sweep: Sweep, runs: Sequence[RunRow], values: dict[str, str]) -> None:
     key = f"sweep-{figure.name}-{sweep.id}"
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"#### {escape_markdown(figure.title)}")
-        pin.show_with_export(figure, key=key, stem=sweep.id, page="sweeps", run=runs, facts=facts)
+        pin.show_with_export(figure, key=key, stem=sweep.id, page="sweeps", run=runs, facts=values)
     pin.show_figure(figure, key=key, x_name=_X_NAMES.get(figure.name, ""))
 
 

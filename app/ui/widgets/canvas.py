@@ -45,8 +45,8 @@ _playback = component(
 
 
 @dataclass(frozen=True)
-class Place:
-    """The x window, cursor and height that a chart shares with other charts of the page."""
+class SharedAxis:
+    """The x axis, cursor, height and smoothing that a chart shares with other charts of the page."""
 
     link: str
     """Charts with the same link have one x window and one cursor."""
@@ -58,8 +58,8 @@ class Place:
     """Weight of the moving average until the slider of `show_smoothing` changes it."""
 
 
-def place_together(link: str, charts: Iterable[Chart], *, height: int, smoothing: float = 0.0) -> Place:
-    """Make the shared x window, cursor, height and smoothing of charts that are drawn next to each other."""
+def share_axis(link: str, charts: Iterable[Chart], *, height: int, smoothing: float = 0.0) -> SharedAxis:
+    """Make the x axis, cursor, height and smoothing that these charts share. Its range contains the lines of all."""
     ends = [
         float(x)
         for chart in charts
@@ -67,7 +67,10 @@ def place_together(link: str, charts: Iterable[Chart], *, height: int, smoothing
         for line in panel.lines
         for x in (*line.x[:1], *line.x[-1:])
     ]
-    return Place(link, height, (min(ends), max(ends)) if ends and min(ends) < max(ends) else None, smoothing)
+    extent = None
+    if ends and min(ends) < max(ends):
+        extent = (min(ends), max(ends))
+    return SharedAxis(link, height, extent, smoothing)
 
 
 def show_smoothing(
@@ -103,7 +106,7 @@ def show(
     x_name: str = "",
     legend: bool = True,
     titles: bool = True,
-    place: Place | None = None,
+    shared_axis: SharedAxis | None = None,
 ) -> None:
     """Draw a line chart.
 
@@ -116,7 +119,7 @@ def show(
         x_name: Name of the x axis in the tooltip. Default: that of the axis, as in `app.analysis.x_axes`.
         legend: Whether to draw the legend. False for charts that share a legend; the tooltip always names the lines.
         titles: Whether to draw the titles of the panels. False if the page has the title.
-        place: What the chart shares with other charts.
+        shared_axis: What the chart shares with other charts.
     """
 
     def changed() -> None:
@@ -131,10 +134,10 @@ def show(
         "xName": x_name or _SHORT_NAMES.get(chart.x_label, "env step"),
         "legend": legend,
         "titles": titles,
-        "link": place.link if place else None,
-        "height": place.height if place else None,
-        "smoothing": place.smoothing if place else 0,
-        "extent": list(place.extent) if place and place.extent else None,
+        "link": shared_axis.link if shared_axis else None,
+        "height": shared_axis.height if shared_axis else None,
+        "smoothing": shared_axis.smoothing if shared_axis else 0,
+        "extent": list(shared_axis.extent) if shared_axis and shared_axis.extent else None,
     }
     _curves(key=key, data=data, on_window_change=changed)
 

@@ -159,7 +159,7 @@ def require_run(title: str) -> RunRow:
         st.stop()
 
 
-def links(run_id: str, name: str) -> None:
+def show_links(run_id: str, name: str) -> None:
     """Draw the name of a run as the link to its overview, and the links to Live, Memory and Replay.
 
     Call this inside a horizontal container.
@@ -209,7 +209,7 @@ def gate_badge(state: GateState) -> None:
     )  # fmt: skip
 
 
-def forget(run_id: str) -> None:
+def remove_from_session(run_id: str) -> None:
     """Remove a deleted run from the session and the URL."""
     if st.session_state.get(_SESSION_RUN) == run_id:
         st.session_state.pop(_SESSION_RUN)

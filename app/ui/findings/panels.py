@@ -1,4 +1,7 @@
-"""The page of a study: its question, win rates by task, the table of claims, and the tables of details."""
+"""The page Findings: the question of a study, win rates by task, the table of claims, and the tables of details.
+
+A claim is a statement of the paper about variants. A finding is the measured result of a claim, with a verdict.
+"""
 
 from typing import Final
 
@@ -27,9 +30,13 @@ from app.ui.widgets import canvas, pin, result_table
 
 _PAGE: Final = "findings"
 _STUDY: Final = Choice("study", _PAGE)
-_MEASURES, _RUN_MEASURES, _SETTINGS, _PLAN = (Flag(name, _PAGE) for name in ("measures", "numbers", "settings", "plan"))
+_SHOWS_FINDINGS: Final = Flag("measures", _PAGE)
+_SHOWS_RUN_MEASURES: Final = Flag("numbers", _PAGE)
+_SHOWS_SETTINGS: Final = Flag("settings", _PAGE)
+_SHOWS_PLAN: Final = Flag("plan", _PAGE)
 _PANEL_HEIGHT: Final = 280
 _MIN_LENGTH_TO_BREAK: Final = 12
+"""A task name that is longer may be broken into two lines [characters]."""
 _VERDICT_STYLES: Final[dict[Verdict, tuple[str, str]]] = {
     "supported": ("check_circle", "green"),
     "contradicted": ("cancel", "red"),
@@ -38,7 +45,7 @@ _VERDICT_STYLES: Final[dict[Verdict, tuple[str, str]]] = {
     "too few seeds": ("hourglass_empty", "gray"),
     "equal": ("equal", "blue"),
 }
-"""Verdict → icon and color."""
+"""Verdict → icon and color. A verdict answers whether the runs support a claim."""
 
 
 def show() -> None:
@@ -85,20 +92,26 @@ def _show_charts(curves_by_task: list[Curves], study: StoredStudy) -> None:
 
 
 def _show_chart(curves: Curves, study: StoredStudy) -> None:
-    lines = select_lines(curves, study.plan)
+    """Draw the win rates of one task, with their buttons."""
+    lines = select_lines(curves, study.plan)  # only the variants of the claims; `others` are on Compare
     chart = draw_chart("study-win-rates", [lines])
     task = curves.tasks[0]
-    smooth = compute_smoothing_window(lines.in_chart)
+    smoothing_window = compute_smoothing_window(lines.in_chart)  # [env steps]
     quantity = curves.measure.key
     rows_by_id = {row.id: row for row in study.rows}
     runs = [rows_by_id[run_id] for run_id in lines.in_chart.run_ids]
     key = f"findings-{task}"
-    figure_settings = {"quantity": quantity, "center": AGGREGATION.center, "band": AGGREGATION.band, "smooth": smooth}
+    pinned_values = {
+        "quantity": quantity,
+        "center": AGGREGATION.center,
+        "band": AGGREGATION.band,
+        "smooth": smoothing_window,
+    }
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.markdown(f"#### {escape_markdown(task)}", width="content")
         with st.container(horizontal=True, width="content", gap="small"):
             pin.show_export(chart, key=key, stem=runs[0].map, sources=describe_runs(runs))
-            pin.show(chart, key=key, page=_PAGE, run=runs, facts=figure_settings)
+            pin.show(chart, key=key, page=_PAGE, run=runs, facts=pinned_values)
     canvas.show(chart, key=key, panel_height=_PANEL_HEIGHT)
     st.caption(escape_markdown(chart.caption))
     if lines.others:
@@ -106,7 +119,7 @@ def _show_chart(curves: Curves, study: StoredStudy) -> None:
             RUNS.name: ",".join(curves.run_ids),
             "y": quantity,
             "band": AGGREGATION.band,
-            "smooth": str(smooth),
+            "smooth": str(smoothing_window),
         }
         st.page_link(
             "../pages/compare.py",
@@ -153,7 +166,7 @@ def _write_claims(table: Table) -> str:
     """
     cells: dict[str, list[str]] = {"claim": [], "task": [], "estimate": [], "verdict": []}
     for row in table.frame.to_dict("records"):
-        pair = escape_markdown(row["compared"]).replace(r"\-", "\u2011")  # no line break in "No-TCGM"
+        pair = escape_markdown(row["compared"]).replace(r"\-", "\u2011")  # hyphen without line break, as in "No-TCGM"
         cells["claim"].append(f"**{escape_markdown(row['claim'])}** {pair}, {escape_markdown(row['measure'])}")
         cells["task"].append(_break_long_name(row["task"]))
         cells["estimate"].append(escape_markdown(row["estimate"]).replace(", ", ",\u00a0"))
@@ -167,9 +180,11 @@ def _write_claims(table: Table) -> str:
 
 
 def _break_long_name(task: str) -> str:
-    """Allow a line break after each underscore of a long name."""
+    """Allow a line break after each underscore of a long name, with a zero-width space."""
     text = escape_markdown(task)
-    return text.replace(r"\_", "\\_\u200b") if len(task) > _MIN_LENGTH_TO_BREAK else text
+    if len(task) > _MIN_LENGTH_TO_BREAK:
+        return text.replace(r"\_", "\\_\u200b")
+    return text
 
 
 def _write_verdict(text: str) -> str:
@@ -182,7 +197,8 @@ def _show_missing_runs(missing: tuple[str, ...]) -> None:
     """List the planned runs without a result; fold a long list."""
     if not missing:
         return
-    title = f"{len(missing)} planned run{'s' if len(missing) > 1 else ''} without a result"
+    runs = "run" if len(missing) == 1 else "runs"
+    title = f"{len(missing)} planned {runs} without a result"
     text = "\n".join(f"- {escape_markdown(run)}" for run in missing)
     if len(missing) <= result_table.MAX_UNFOLDED:
         st.caption(f"{title}\n{text}")
@@ -201,10 +217,10 @@ def _show_postponed_parts(plan: StudyPlan) -> None:
 
 
 def _show_details(study: StoredStudy) -> None:
-    findings_box = st.expander("Results of all claims", icon=":material/table_rows:", **_MEASURES.bind())
-    measures_box = st.expander("Measures of each run", icon=":material/numbers:", **_RUN_MEASURES.bind())
-    settings_box = st.expander("Settings that differ", icon=":material/difference:", **_SETTINGS.bind())
-    plan_box = st.expander("Study plan", icon=":material/assignment:", **_PLAN.bind())
+    findings_box = st.expander("Results of all claims", icon=":material/table_rows:", **_SHOWS_FINDINGS.bind())
+    measures_box = st.expander("Measures of each run", icon=":material/numbers:", **_SHOWS_RUN_MEASURES.bind())
+    settings_box = st.expander("Settings that differ", icon=":material/difference:", **_SHOWS_SETTINGS.bind())
+    plan_box = st.expander("Study plan", icon=":material/assignment:", **_SHOWS_PLAN.bind())
     if findings_box.open:
         with findings_box, messages.guarded():
             _show_table(TABLES["findings"].tabulate([studies.measure_claims(study)], Options()), key="findings")

@@ -1,11 +1,11 @@
 """The Compare page below the selection of runs: curves, the tables and figures of the registry, settings, and runs.
 
-Tables and figures of `app.figures.named` with a section of this page are shown in the tab of that name, so a new one
-needs no change here. All panels share one legend. The URL contains the hidden lines.
+Each table and figure in `app.figures.named` names its page and its section. The sections of this page are tabs, so a
+new table or figure needs no change here. All panels share one legend. The URL contains the hidden lines. mu_w (μ̄_w) is
+the time average of a win rate. The win rate is that of greedy, robust or training episodes; auto selects one per task.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import pandas as pd
@@ -46,7 +46,6 @@ from app.analysis.variants import group_variants, list_differences, list_run_cod
 from app.figures.assets import read_asset, read_script
 from app.figures.curve_style import AXES
 from app.figures.figure import FigureKind, TableKind
-from app.figures.kinds.chart import Chart
 from app.figures.named.comparisons import ReferenceOptions
 from app.figures.named.curves import (
     LearningCurveOptions,
@@ -58,42 +57,42 @@ from app.figures.named.curves import (
 from app.figures.options import BudgetOptions, Options
 from app.figures.registry import draw_chart, find_figure, list_sections, write_command
 from app.ui import data, messages, view
-from app.ui.compare import choice
+from app.ui.compare import run_choice
 from app.ui.compared import decided_by_return, read_compared_tables, shared_metrics
-from app.ui.page_state import RUNS, WINDOW, Choice, Choices
+from app.ui.page_state import WINDOW, Choice, Choices
 from app.ui.widgets import canvas, pin, reference_choice, result_table
 from app.ui.widgets.option_widget import OptionWidget
 from emtc_core.errors import ConfigError
-from storage.queries.run_search import RunFilter, run_names
 
 _PAGE: Final = "compare"
 _TABS: Final = ("Win rates", MU_W.title, "Statistics", "Settings that differ", "Published results", "Runs")
 """Tabs in their order. Other sections of the registry follow."""
 _LAZY_TABS: Final = ("Statistics",)
 """Tabs whose content is computed only while they are open, because it needs thousands of resamples."""
-_N_NEWEST: Final = 10
-"""Number of runs in the chart of the page Home."""
-_NEWEST_TTL_S: Final = 30
-"""Maximum age of that chart [s]: Home draws it once, when it opens, and must open quickly next to a training run."""
 _PANEL_HEIGHT: Final = 260
-_COUNTS: Final = ("falls", "after")
+_FALL_COUNTS: Final = ("falls", "after")
+"""Columns: number of low win rates after the first high one, and number of all evaluations after it."""
 _TAB: Final = Choice("part", _PAGE)
 _QUANTITY: Final = OptionWidget(LearningCurveOptions, "quantity", _PAGE)
+# A pin (saved view) contains the kind of win rate also if it is the default, because later versions may change that.
 _RATE: Final = OptionWidget(LearningCurveOptions, "rate", _PAGE, kind="buttons", pins_default=True)
 _CENTER: Final = OptionWidget(LearningCurveOptions, "center", _PAGE, kind="buttons")
 _BAND: Final = OptionWidget(LearningCurveOptions, "band", _PAGE)
 _PER_SEED: Final = OptionWidget(LearningCurveOptions, "each", _PAGE, kind="toggle")
+"""The option `per_seed`, whose alias is `each`."""
 _INCLUDE_UNFINISHED: Final = OptionWidget(LearningCurveOptions, "include_unfinished", _PAGE, kind="toggle")
 _SMOOTH: Final = OptionWidget(LearningCurveOptions, "smooth", _PAGE, kind="count")
 _X_AXIS: Final = OptionWidget(LearningCurveOptions, "x_axis", _PAGE)
 _LOG_AXES: Final = OptionWidget(LearningCurveOptions, "log", _PAGE, kind="pills")
 _MU_W_STEPS: Final = OptionWidget(MuWOptions, "at", _PAGE, kind="text")
 _HIDDEN_METHODS: Final = Choices("hide", _PAGE, separator="")
+"""Keys of the hidden lines; the URL has one parameter for each. A method is a variant on all of its tasks: one line."""
 _RUN_COLUMNS: Final = (
-    *("variant", "map", "seed", "status", "episodes"),
+    "variant", "map", "seed", "status", "episodes",
     *FINAL_NAMES.values(),
-    *(MU_W.title, *_COUNTS, "last evaluation", "run", "id"),
-)
+    MU_W.title, *_FALL_COUNTS, "last evaluation", "run", "id",
+)  # fmt: skip
+"""Columns of the tab *Runs*."""
 _SUCCESS_NOTE: Final = (
     "The environment decides which episodes are won. If the return decides the success, select the quantity "
     f"*{SUCCESS_RATE}* above."
@@ -112,11 +111,12 @@ def show(run_ids: list[str]) -> None:
     options = LearningCurveOptions.read(values)
     tables = read_compared_tables(run_ids)
     _show_curves(tables, options)
-    rate = find_rate(options.quantity, options.rate) or options.rate  # the tables have the win rate of the curves
-    rates = read_curves(tables, rate=rate)
-    results = select_results(rates, include_unfinished=options.include_unfinished, final=True)
-    values |= {"rate": rate, **choice.choose_final(list_budgets(results))}
-    choice.show_length_note(read_finals(tables, BudgetOptions.select(values), rate))
+    # The tables use the win rate of the curves. If the curves show another quantity, they use the selected win rate.
+    rate = find_rate(options.quantity, options.rate) or options.rate
+    win_rate_curves = read_curves(tables, rate=rate)
+    results = select_results(win_rate_curves, include_unfinished=options.include_unfinished, final=True)
+    values |= {"rate": rate, **run_choice.choose_final(list_budgets(results))}
+    run_choice.show_length_note(read_finals(tables, BudgetOptions.select(values), rate))
     sections = list_sections(_PAGE)
     titles = [*_TABS, *(title for title in sections if title not in _TABS)]
     tabs = st.tabs(**_TAB.bind_tabs(titles))
@@ -133,42 +133,6 @@ def show(run_ids: list[str]) -> None:
     pin.show_more(_PAGE, list(tables.rows.values()), rate=rate)
 
 
-def show_newest() -> None:
-    """Draw the curves of the newest runs on Home in a grid, if at least one run was evaluated."""
-    newest = list(data.cached(run_names, ttl=2)(RunFilter(visibility="drawn", evaluated=True), limit=_N_NEWEST)[0])
-    result = _draw_newest(data.database_url(), tuple(newest))
-    if result is None:
-        return
-    chart, sources = result
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
-        st.subheader("The last runs compared")
-        with st.container(horizontal=True, width="content", gap="small", vertical_alignment="center"):
-            st.page_link(
-                "../pages/compare.py",
-                label="Open in Compare",
-                icon=":material/stacked_line_chart:",
-                query_params=view.add_bundle({RUNS.name: ",".join(newest)}),
-            )
-            pin.show_export(chart, key="compare", stem="last-runs", sources=sources)
-    panels = chart.split()
-    columns = st.columns(max(2, min(3, len(panels))))
-    for i, panel in enumerate(panels):
-        with columns[i % len(columns)]:
-            canvas.show(panel, key=f"newest-{panel.panels[0].title}", panel_height=200)
-    st.caption(escape_markdown(chart.caption))
-
-
-@st.cache_resource(ttl=_NEWEST_TTL_S, max_entries=data.MAX_ENTRIES, show_spinner=False)
-def _draw_newest(url: str, run_ids: tuple[str, ...]) -> tuple[Chart, tuple[str, ...]] | None:
-    """Draw the curves of runs of this session's database `url`; return the chart and its sources."""
-    tables = read_compared_tables(run_ids)
-    if not select_results(read_curves(tables)).runs:
-        return None
-    curves = draw_chart("learning-curves", tables, LearningCurveOptions(per_seed=True))
-    chart = replace(curves, name="win-rates", title="Win rate of the last runs")
-    return chart, describe_runs(tables.rows.values())
-
-
 def _choose_options(run_ids: list[str]) -> dict[str, Any]:
     """Draw the widgets for quantity, win rate, aggregation over seeds, and style of the curves.
 
@@ -182,13 +146,13 @@ def _choose_options(run_ids: list[str]) -> dict[str, Any]:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         values["quantity"] = _QUANTITY.draw(keys, _name_quantity, width=270)
         values["rate"] = _RATE.draw(
-            help=f"{_RATE.option.tooltip_text} A quantity that names its episodes, for example the robust win rate, "
-            "has priority. Published results are always of greedy episodes."
+            help=f"{_RATE.option.tooltip_text} No effect if the quantity names its episodes itself, for example the "
+            "robust win rate. Published results are always of greedy episodes."
         )
         # an interquartile mean of fewer than five seeds is their mean or their median
         all_curves = select_results(read_curves(read_compared_tables(run_ids)), include_unfinished=True)
-        largest = max(all_curves.seed_counts, default=0)
-        centers = [name for name in CENTERS if name != "iqm" or largest >= MIN_IQM_SEEDS]
+        max_seeds = max(all_curves.seed_counts, default=0)
+        centers = [name for name in CENTERS if name != "iqm" or max_seeds >= MIN_IQM_SEEDS]
         values["center"] = _CENTER.draw(centers)
         values["band"] = _BAND.draw(width=200)
         with st.container(width="content", gap="xxsmall"):
@@ -202,9 +166,11 @@ def _choose_options(run_ids: list[str]) -> dict[str, Any]:
 
 
 def _name_quantity(key: str) -> str:
-    quantity = find_quantity({SELECTED_RATE: WIN_RATE.key, SELECTED_MU_W: MU_W.key}.get(key, key))
-    greedy = "greedy " if key in (WIN_RATE.key, MU_W.key) else ""
-    return f"{greedy}{quantity.title} [{quantity.unit}]"
+    """Write the title and unit of a quantity. The title of the selected win rate does not contain "greedy"."""
+    key_of_title = {SELECTED_RATE: WIN_RATE.key, SELECTED_MU_W: MU_W.key}.get(key, key)
+    quantity = find_quantity(key_of_title)
+    prefix = "greedy " if key in (WIN_RATE.key, MU_W.key) else ""
+    return f"{prefix}{quantity.title} [{quantity.unit}]"
 
 
 def _show_curves(tables: RunTables, options: LearningCurveOptions) -> None:
@@ -218,39 +184,43 @@ def _show_curves(tables: RunTables, options: LearningCurveOptions) -> None:
         return
     header = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
     _show_legend(curves, key="legend")
-    curves = curves.hide(options.hidden_methods)
+    visible_curves = curves.hide(options.hidden_methods)
     window = WINDOW.read()
-    options = options.model_copy(update={"window": window})
-    if not uses_selected_rate(options.quantity):  # a quantity such as the greedy win rate names its episodes itself
-        options = options.model_copy(update={"rate": AUTO})
+    is_rate_used = uses_selected_rate(options.quantity)
+    changes: dict[str, Any] = {"window": window}
+    if not is_rate_used:  # the choice has no effect, so the command and the pin do not contain it
+        changes["rate"] = AUTO
+    options = options.model_copy(update=changes)
     try:
         chart = draw_chart("learning-curves", tables, options)
     except ConfigError as exc:  # no run has values on this x axis
         st.info(escape_markdown(str(exc)), icon=":material/info:")
         return
-    used = {run.id: tables.rows[run.id] for run in curves.runs}
+    rows = {run.id: tables.rows[run.id] for run in visible_curves.runs}
     with header:
         st.subheader(chart.title)
         with st.container(horizontal=True, width="content", gap="small"):
-            stem, chart_in_window = curves.measure.key.replace("/", "-"), chart.keep_window(window)
-            pin.show_export(chart_in_window, key="compare", stem=stem, sources=describe_runs(used.values()))
-            facts = {"quantity": options.quantity, **options.list_set_values()}
-            facts |= {"rate": options.rate} if uses_selected_rate(options.quantity) else {}
-            pin.show(chart_in_window, key="compare", page=_PAGE, run=list(used.values()), facts=facts)
-    shared_place = canvas.Place("compare")
-    panels = chart.split() if curves.runs else []
+            file_stem = visible_curves.measure.key.replace("/", "-")
+            chart_in_window = chart.keep_window(window)
+            pin.show_export(chart_in_window, key="compare", stem=file_stem, sources=describe_runs(rows.values()))
+            pinned_values = {"quantity": options.quantity, **options.list_set_values()}
+            if is_rate_used:
+                pinned_values["rate"] = options.rate
+            pin.show(chart_in_window, key="compare", page=_PAGE, run=list(rows.values()), facts=pinned_values)
+    shared_axis = canvas.SharedAxis("compare")
+    panels = chart.split() if visible_curves.runs else []
     columns = st.columns(min(2, len(panels))) if panels else []
     for i, panel_chart in enumerate(panels):
         with columns[i % len(columns)]:
             canvas.show(
                 panel_chart, key=f"compare-{panel_chart.panels[0].title}", window=window,
-                panel_height=_PANEL_HEIGHT, legend=False, place=shared_place,
+                panel_height=_PANEL_HEIGHT, legend=False, shared_axis=shared_axis,
                 on_window=WINDOW.on_window,
             )  # fmt: skip
     st.caption(escape_markdown(chart.caption) + " Drag over a panel to zoom in all panels. Double-click to zoom out.")
-    for warning in list_run_code_warnings({run.id: run.settings for run in curves.runs}):
+    for warning in list_run_code_warnings({run.id: run.settings for run in visible_curves.runs}):
         st.warning(escape_markdown(warning), icon=":material/difference:")
-    _show_command(list(used), options)
+    _show_command(list(rows), options)
 
 
 def _show_legend(curves: Curves, *, key: str) -> None:
@@ -311,9 +281,10 @@ def _show_section(
         values |= reference_choice.choose_reference(read_finals(tables, BudgetOptions.select(values), values["rate"]))
     for kind in kinds:
         with messages.guarded():
+            kind_values = values
             if issubclass(kind.options, MuWOptions):
-                values |= _choose_mu_w_steps(tables, MuWOptions.select(values))
-            options = kind.options.select(values)
+                kind_values = values | _choose_mu_w_steps(tables, MuWOptions.select(values))
+            options = kind.options.select(kind_values)
             if isinstance(kind, TableKind):
                 table = kind.tabulate(tables, options)
                 if len(table):
@@ -340,14 +311,17 @@ def _show_figure(kind: FigureKind[Any, Any], tables: RunTables, options: Options
 def _choose_mu_w_steps(tables: RunTables, options: MuWOptions) -> dict[str, Any]:
     """Draw the text field for the env steps of the table of mu_w; return its value by the name of the option."""
     steps_by_task = list_mu_w_steps(tables, options)
-    same = set(steps_by_task.values())
-    default = ", ".join(map(str, same.pop())) if len(same) == 1 else "the steps of each map"
+    distinct_steps = set(steps_by_task.values())
+    default = "the steps of each map"
+    if len(distinct_steps) == 1:
+        [steps] = distinct_steps
+        default = ", ".join(map(str, steps))
     text = _MU_W_STEPS.draw(placeholder=default)
     if not text:
         return {}
     option = _MU_W_STEPS.option
     try:
-        MuWOptions.read({option.name: text})
+        MuWOptions.read({option.name: text})  # only to validate the text
     except ConfigError:
         st.error(f"{option.label} must be {option.rule}.")
         return {}
@@ -382,7 +356,7 @@ def show_runs(tables: RunTables, rate: RateName) -> None:
         column_config={
             **percentages,
             "episodes": st.column_config.TextColumn(
-                help="Episodes of the win rates in the next columns. Empty: the run has no such win rate"
+                help="Kind of episodes of the win rates in the next columns. Empty: the run has no such win rate"
             ),
             "falls": st.column_config.NumberColumn(
                 format="localized",
@@ -393,7 +367,8 @@ def show_runs(tables: RunTables, rate: RateName) -> None:
             ),
             "after": st.column_config.NumberColumn(format="localized", help="Number of evaluations after that one"),
             MU_W.title: st.column_config.NumberColumn(
-                format="%.3g", help="Of these episodes, up to the last evaluation. Home and SQL show the greedy one"
+                format="%.3g",
+                help="Time average of this win rate up to the last evaluation. Home and SQL: of greedy episodes",
             ),
             "last evaluation": st.column_config.NumberColumn(format="localized", help="Env step"),
         },
@@ -405,35 +380,40 @@ def show_runs(tables: RunTables, rate: RateName) -> None:
         f"Compare only the {len(run_ids)} selected" if run_ids else "Select rows to compare only these runs",
         disabled=not run_ids,
         key="compare_chosen",
-        on_click=choice.select_only,
+        on_click=run_choice.select_only,
         args=(run_ids,),
     )
 
 
 def list_runs(tables: RunTables, rate: RateName) -> pd.DataFrame:
     """List the runs by variant with their results."""
-    rated = read_curves(tables, rate=rate)
-    evaluated = select_results(read_curves(tables, WIN_RATE.key), include_unfinished=True)
+    win_rate_curves = read_curves(tables, rate=rate)
+    greedy_curves = select_results(read_curves(tables, WIN_RATE.key), include_unfinished=True)
     rows = []
-    for run in evaluated.runs:
+    for run in greedy_curves.runs:
         row = tables.rows[run.id]
-        results = _list_results(rated.get_points(run.id), run.target_steps, rated.measure.at(run.task).episodes)
-        last_evaluation = int(evaluated.get_points(run.id).env_step[-1])
+        points = win_rate_curves.get_points(run.id)
+        episode_kind = win_rate_curves.measure.at(run.task).episodes
+        results = _list_results(points, budget=run.target_steps, episode_kind=episode_kind)
+        last_evaluation = int(greedy_curves.get_points(run.id).env_step[-1])
         rows.append(
             {"variant": run.variant.name, "map": run.task, "seed": row.seed, "status": row.live_status}
             | results
             | {"last evaluation": last_evaluation, "run": row.name, "id": run.id}
         )
-    return pd.DataFrame(rows, columns=pd.Index(_RUN_COLUMNS)).astype(dict.fromkeys(_COUNTS, "Int64"))
+    return pd.DataFrame(rows, columns=pd.Index(_RUN_COLUMNS)).astype(dict.fromkeys(_FALL_COUNTS, "Int64"))
 
 
-def _list_results(points: RunPoints, budget: int, episodes: str) -> dict[str, str | float | None]:
+def _list_results(points: RunPoints, *, budget: int, episode_kind: str) -> dict[str, str | float | None]:
     """List the win rates and falls of a run by column; empty if it has no win rate of these episodes."""
-    steps, values = points.env_step, points.value
+    steps = points.env_step
+    values = points.value
     if not len(values):
         return {}
     finals = {
         FINAL_NAMES[rule]: 100 * compute_final_rate(steps, values, budget=budget, rule=rule) for rule in FINAL_RULES
     }
-    falls = dict(zip(_COUNTS, count_falls(values) or (None, None), strict=True))
-    return {"episodes": episodes, **finals, MU_W.title: float(compute_mu_w(steps, values)[-1]), **falls}
+    mu_w = float(compute_mu_w(steps, values)[-1])
+    fall_counts = count_falls(values) or (None, None)
+    falls = dict(zip(_FALL_COUNTS, fall_counts, strict=True))
+    return {"episodes": episode_kind, **finals, MU_W.title: mu_w, **falls}

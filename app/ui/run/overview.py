@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.analysis import settings as analysis_settings
 from app.analysis.format import (
     MISSING,
     escape_markdown,
@@ -20,6 +19,7 @@ from app.analysis.format import (
     format_time,
 )
 from app.analysis.intervals import compute_score_interval
+from app.analysis.settings import describe_code as describe_repository
 from app.analysis.settings import list_libraries, write_value
 from app.figures.named.live import MetricOptions, read_run_data
 from app.figures.registry import draw_chart
@@ -38,7 +38,8 @@ from storage.queries.runs import list_resumes
 from storage.runs.labels import LONGEST_NOTE, edit_run, tag_runs
 from storage.runs.rows import RunRow, imported_label
 
-_SAVE_RESULT = "run_said"
+_SAVE_RESULT = "run_save_result"
+"""Key of the session state: the message or the error of the last *Save*."""
 _NO_CLONE = "An imported run contains only curves. Its settings are not stored, so it cannot be repeated here."
 _PANEL_HEIGHT = 110
 
@@ -53,6 +54,10 @@ def show(run: RunRow) -> None:
             _show_properties(run)
         with st.container():
             _show_code(run)
+            if run.tags:
+                st.markdown(" ".join(f":blue-badge[{escape_markdown(tag)}]" for tag in run.tags))
+            if run.notes:
+                st.markdown(escape_markdown(run.notes))
     _show_policies(run)
     st.subheader("Settings")
     with messages.guarded():
@@ -71,20 +76,20 @@ def tabulate_policies(frame: pd.DataFrame) -> pd.DataFrame:
         rows.append(
             {
                 "Checkpoint": f"{format_count(row['env_step'])} env steps",
-                "Episodes": f"{row['episodes']} ({row['distinct']} differ)",
+                "Episodes": f"{row['episodes']} ({row['distinct']} distinct)",
                 "Win rate": format_percent(row["win_rate"], 1),
                 "95 % interval": f"{format_percent(low, 1)} to {format_percent(high, 1)}",
                 "Return": f"{format_number(row['return_mean'])} ± {format_number(row['return_std'])}",
                 "Length": format_number(row["length_mean"]),
                 "Seed": row["seed"],
-                "Game": ", ".join(changed_settings) or "as in training",
+                "Environment settings": ", ".join(changed_settings) or "as in training",
                 "Made": format_time(row["created_at"]),
             }
         )
     return pd.DataFrame(rows)
 
 
-def describe_code(run: RunRow) -> str:
+def describe_version(run: RunRow) -> str:
     """Write which version trained a run, or from which file it was imported."""
     origin = run.versions.get(IMPORTED)
     if isinstance(origin, dict):
@@ -104,8 +109,8 @@ def _show_actions(run: RunRow) -> None:
         ):  # fmt: skip
             name = f"Clone of {run.name.removeprefix('Clone of ')}"
             st.switch_page("../pages/launch.py", query_params=make_texts(run.config, name=name))
-        with st.popover("Name, tags and note", icon=":material/edit_note:", key="run-words-box"):
-            _show_labels_form(run)
+        with st.popover("Name, tags and note", icon=":material/edit_note:", key="run-labels-box"):
+            _show_name_form(run)
     result = st.session_state.pop(_SAVE_RESULT, None)
     if isinstance(result, Exception):
         messages.error(result)
@@ -113,9 +118,12 @@ def _show_actions(run: RunRow) -> None:
         st.success(result, icon=":material/check:")
 
 
-def _show_labels_form(run: RunRow) -> None:
+def _show_name_form(run: RunRow) -> None:
+    """Draw the fields for name, tags and note. They show the stored values until the user edits them."""
     is_disabled = not messages.may_act()
-    name_key, tags_key, note_key = f"run-name-{run.id}", f"run-tags-{run.id}", f"run-note-{run.id}"
+    name_key = f"run-name-{run.id}"
+    tags_key = f"run-tags-{run.id}"
+    note_key = f"run-note-{run.id}"
     config_form.set_to_stored({name_key: run.name, tags_key: list(run.tags), note_key: run.notes})
     st.text_input("Name", key=name_key, max_chars=200, disabled=is_disabled, persist_state="session")
     all_tags = data.cached(list_filter_options, ttl=5)("all").tags
@@ -126,10 +134,10 @@ def _show_labels_form(run: RunRow) -> None:
     st.text_area(
         "Note", key=note_key, max_chars=LONGEST_NOTE, height=110, disabled=is_disabled, persist_state="session"
     )
-    st.button("Save", disabled=is_disabled, key="run-keep", on_click=_save_labels, args=(run,))
+    st.button("Save", disabled=is_disabled, key="run-keep", on_click=_save_name_form, args=(run,))
 
 
-def _save_labels(run: RunRow) -> None:
+def _save_name_form(run: RunRow) -> None:
     name = str(st.session_state[f"run-name-{run.id}"] or "")
     note = str(st.session_state[f"run-note-{run.id}"] or "")
     new_tags = set(st.session_state[f"run-tags-{run.id}"])
@@ -149,18 +157,18 @@ def _show_properties(run: RunRow) -> None:
     properties = {
         "Steps": f"{format_count(run.env_steps)} of {format_count(run.target_steps)} env steps",
         "Last evaluation": f"greedy win rate {format_percent(run.win_rate)}, return {format_number(run.return_mean)}, "
-        f"μ̄_w {format_number(run.mu_w)}",
+        f"μ̄_w (time average of the win rate) {format_number(run.mu_w)}",
         "Created": format_time(run.created_at),
         "Trained": _describe_training_time(run),
         "Machine": f"{run.host or MISSING}, {run.device or 'no device yet'}",
-        "Code": describe_code(run),
-        **analysis_settings.describe_code(run.versions),
+        "Code": describe_version(run),
+        **describe_repository(run.versions),
         "Family": _link_family(run),
         "Resumed": controls.describe_resumes(list_resumes(data.database(), run.id)) or "Never.",
     }
     rows: list[str] = []
     for name, text in properties.items():
-        cell = text if name == "Family" else escape_markdown(text)  # the family is links
+        cell = text if name == "Family" else escape_markdown(text)  # the related runs are Markdown links
         rows.append(f"| {name} | {cell} |")
     st.markdown("\n".join([rows[0], "|---|---|", *rows[1:]]))
 
@@ -172,7 +180,7 @@ def _describe_training_time(run: RunRow) -> str:
 
 
 def _link_family(run: RunRow) -> str:
-    """Write links to the run's sweep and to the run that it restarts; the links stay in this database."""
+    """Write links to the run's sweep and to the run that it restarts; the links contain the database."""
     links = []
     if run.sweep_id:
         address = view.address_of("sweeps", {SWEEP.name: run.sweep_id})
@@ -184,10 +192,10 @@ def _link_family(run: RunRow) -> str:
 
 
 def _show_code(run: RunRow) -> None:
-    """Draw the command that repeats the run and its versions; for an imported run, its origin."""
-    label = imported_label(run.config)
-    if label is not None:
-        text = f"Imported ({label}): trained by another program. {_NO_CLONE}"
+    """Draw the command that repeats the run, and the versions that trained it; for an imported run, its origin."""
+    import_label = imported_label(run.config)
+    if import_label is not None:
+        text = f"Imported ({import_label}): trained by another program. {_NO_CLONE}"
         st.info(escape_markdown(text), icon=":material/input:")
     else:
         st.markdown("**Command that repeats this run**")
@@ -198,10 +206,6 @@ def _show_code(run: RunRow) -> None:
         if changes:
             with st.expander("Uncommitted changes", icon=":material/difference:"):
                 st.code(changes, language="diff", height=320)
-    if run.tags:
-        st.markdown(" ".join(f":blue-badge[{escape_markdown(tag)}]" for tag in run.tags))
-    if run.notes:
-        st.markdown(escape_markdown(run.notes))
 
 
 def _show_policies(run: RunRow) -> None:
@@ -233,6 +237,7 @@ def _show_machine(run: RunRow) -> None:
     chart = replace(chart, name="machine", title=f"Machine of {run.name}")
     with st.container(horizontal=True, horizontal_alignment="right"):
         pin.show_export(chart, key="run-machine", stem=run.id)
+    # The URL parameter of the x range is the same as on Live.
     canvas.show(
         chart, key="run-machine-curves", window=WINDOW.read(), panel_height=_PANEL_HEIGHT, on_window=WINDOW.on_window,
     )  # fmt: skip

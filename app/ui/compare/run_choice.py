@@ -1,7 +1,7 @@
 """The runs that the Compare page compares: filters, bundles, and a selection of single runs. The URL contains all.
 
-A bundle is a file of exported runs that was opened in the app. Bundles are compared only if they are selected; the URL
-parameter `with` lists them.
+A bundle is a file of exported runs that was opened in the app. Runs of bundles are compared only if their bundle is
+selected; the URL parameter `with` lists the selected bundles. The address of such a run is `id@key` of its bundle.
 """
 
 from collections.abc import Sequence
@@ -30,11 +30,12 @@ MAX_LISTED = 200
 _FINAL = OptionWidget(FinalRuleOptions, "final", "compare", kind="buttons")
 _BUDGET = OptionWidget(BudgetOptions, "budget", "compare")
 _ALL_RUNS = Flag("every", "compare")
+"""Whether more than `MAX_AUTOMATIC` runs are compared."""
 
 
 @dataclass(frozen=True)
 class BundleSelection:
-    """Runs of the selected bundles, by `id@key`."""
+    """Runs of the selected bundles, by their addresses `id@key`."""
 
     names: dict[str, str] = field(default_factory=dict)
     """Names of the runs that match the filters."""
@@ -52,11 +53,13 @@ class BundleSelection:
         Returns:
             Ids of the runs, and the number of copies that are left out.
         """
-        compared = view.group_by_bundle(compared_ids)
-        database_ids, runs, n_copies = set(compared.get("", ())), [], 0
+        compared_by_bundle = view.group_by_bundle(compared_ids)
+        database_ids = set(compared_by_bundle.get("", ()))  # the empty key: runs of the database
+        runs: list[str] = []
+        n_copies = 0
         for address in self.evaluated:
-            ((key, (run_id,)),) = view.group_by_bundle([address]).items()
-            if key in compared:
+            [(bundle_key, [run_id])] = view.group_by_bundle([address]).items()
+            if bundle_key in compared_by_bundle:
                 continue
             if run_id in database_ids:
                 n_copies += 1
@@ -66,7 +69,7 @@ class BundleSelection:
 
 
 def choose_runs(bar: DeltaGenerator) -> list[str]:
-    """Draw the filters and the selection of runs in one row.
+    """Draw the filters and the selection of runs in the row `bar`.
 
     Stops the page if the database has no runs.
 
@@ -84,12 +87,12 @@ def choose_runs(bar: DeltaGenerator) -> list[str]:
         selected_ids, n_unknown = _select_runs(names | bundles.names, n_matching)
     if n_unknown:
         st.warning(f"{n_unknown} of the runs in this link are not in the database.", icon=":material/link_off:")
-    own_ids = selected_ids or _list_matching_runs(run_filter, n_matching, bundles.note)
-    others, n_copies = bundles.list_other_runs(own_ids)
+    compared_ids = selected_ids or _list_matching_runs(run_filter, n_matching, bundles.note)
+    others, n_copies = bundles.list_other_runs(compared_ids)
     if n_copies:
         text = f"{format_run_count(n_copies)} of the selected bundles are also in this database and are drawn once."
         st.caption(text)
-    return [*own_ids, *others]
+    return [*compared_ids, *others]
 
 
 def select_only(run_ids: list[str]) -> None:
@@ -128,7 +131,7 @@ def _choose_filter() -> RunFilter:
 
 
 def _choose_bundles(run_filter: RunFilter) -> BundleSelection:
-    """Draw the selection of opened bundles. Nothing is drawn if there is none, or if the page shows a bundle itself."""
+    """Draw the selection of opened bundles. Nothing is drawn if there is none, or if all pages show one bundle."""
     bundles = {bundle.key: bundle for bundle in view.list_bundles()}
     if not bundles or view.get_bundle() is not None:
         return BundleSelection()
@@ -144,6 +147,7 @@ def _choose_bundles(run_filter: RunFilter) -> BundleSelection:
     evaluated: list[str] = []
     for bundle in selected:
         names |= list_bundle_runs(bundle, run_filter)
+        # "drawn": neither hidden nor archived
         evaluated += list_bundle_runs(bundle, replace(run_filter, evaluated=True, visibility="drawn"))
     bundle_names = ", ".join(escape_markdown(bundle.name) for bundle in selected)
     note = f" Runs of {bundle_names}: {len(evaluated):,}." if selected else ""
@@ -158,8 +162,13 @@ def _select_runs(listed_names: dict[str, str], n_matching: int) -> tuple[list[st
     """
     prefixes = [text.lower() for text in RUNS.read()]
     names = data.cached(find_run_names, ttl=5)(prefixes) | get_bundle_run_names(prefixes)
-    selected_ids = list(dict.fromkeys(run_id for prefix in prefixes for run_id in names if run_id.startswith(prefix)))
-    n_unknown = sum(not any(run_id.startswith(prefix) for run_id in names) for prefix in prefixes)
+    selected_ids: list[str] = []
+    n_unknown = 0
+    for prefix in prefixes:
+        matching = [run_id for run_id in names if run_id.startswith(prefix)]
+        selected_ids += [run_id for run_id in matching if run_id not in selected_ids]
+        if not matching:
+            n_unknown += 1
     key = RUNS.key
     st.session_state[key] = selected_ids
     names = names | listed_names
@@ -204,11 +213,12 @@ def _list_matching_runs(run_filter: RunFilter, n_matching: int, bundle_note: str
 
 def _choose_budget(lengths: Sequence[int]) -> Budget:
     """Draw the choice of the env steps at which runs are compared. The URL may contain any number."""
-    labels, parameter = _BUDGET.option.choices, _BUDGET.parameter
+    labels = _BUDGET.option.choices
+    parameter = _BUDGET.parameter
     text = parameter.read()
     try:
         url_budget = parse_budget(text or COMMON)
-        if text is not None and text != str(url_budget):
+        if text is not None and text != str(url_budget):  # for example 0200 instead of 200
             parameter.write(str(url_budget))
     except ValueError:
         url_budget = COMMON
@@ -216,6 +226,7 @@ def _choose_budget(lengths: Sequence[int]) -> Budget:
     if len(lengths) < 2:
         return url_budget
     budgets: list[str] = [COMMON, *map(str, lengths), OWN_END]
-    budgets += [str(url_budget)] if str(url_budget) not in budgets else []
+    if str(url_budget) not in budgets:
+        budgets.append(str(url_budget))
     chosen = _BUDGET.draw(budgets, lambda budget: labels.get(budget) or f"{int(budget):,} env steps", width=260)
     return parse_budget(chosen)
