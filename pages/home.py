@@ -20,7 +20,7 @@ with messages.guarded():
             start.show_new_run_button()
             start.show_demo_button(primary=False)
             start.show_example_button(small=True)
-            tour.offer()
+            tour.show_start_button()
             open_bundle.show()
     if not has_runs:
         st.markdown(ABOUT)
@@ -31,7 +31,8 @@ with messages.guarded():
     bundle_list.show(new=True)
     if has_runs:
         run_table.show()
-        from app.ui.compare.view import show_newest  # imports SciPy and the charts; an empty Home does not need them
+        # Imported here, because it imports SciPy and the charts, which a Home page without runs does not need.
+        from app.ui.compare.view import show_newest
 
         show_newest()
         bundle_list.show(new=False)

@@ -1,4 +1,7 @@
-"""Sweeps: which sweeps are running, what are their results, and what does the paper report?"""
+"""Sweeps: which sweeps are running, what are their results, and what does the EMTC paper report?
+
+`study` draws the figure of a study, which is an experiment of the paper, such as the gate temperature τ.
+"""
 
 import streamlit as st
 

@@ -1,7 +1,8 @@
-"""Cached tables of several runs, of the user's database and of opened bundles. Do not mutate cached values.
+"""Cached tables of compared runs, from the user's database and from opened bundles. Do not mutate cached values.
 
-A run of a bundle has the id `id@key`, and its settings contain the name of the bundle. It is therefore never grouped
-with the seeds of the user's own variant, and every legend, table and exported file names the bundle.
+A bundle is a file with exported runs. Its runs have the id `id@key` here, where `key` identifies the bundle, and their
+settings contain the name of the bundle. They therefore form separate variants, which are never averaged with runs of
+the user's database, and every legend, table and exported file names the bundle.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,7 @@ from storage.runs.rows import RunRow
 
 
 class _Source(NamedTuple):
-    """The compared runs of one database. Key and name of the bundle are empty for the app's own database."""
+    """The compared runs of one database. Key and name of the bundle are empty for the database of this session."""
 
     url: str
     run_ids: tuple[str, ...]
@@ -36,15 +37,15 @@ class _Source(NamedTuple):
         """Return the id of a run on pages: `id@key` for a run of a bundle."""
         return view.name_bundle_run(run_id, self.bundle_key) if self.bundle_key else run_id
 
-    def mark_row(self, row: RunRow) -> RunRow:
+    def add_bundle_to_row(self, row: RunRow) -> RunRow:
         """Add the bundle to the id, the name and the settings of a run."""
         if not self.bundle_key:
             return row
         config = {**row.config, ORIGIN: self.bundle_name}
         return replace(row, id=self.name_run(row.id), name=f"{row.name} · {self.bundle_name}", config=config)
 
-    def mark_table(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Add the bundle to the ids of a table."""
+    def add_bundle_to_table(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Add the bundle to the run ids of a table."""
         return table.assign(run_id=[self.name_run(run_id) for run_id in table["run_id"]])
 
 
@@ -52,7 +53,7 @@ def read_compared_tables(run_ids: Sequence[str]) -> RunTables:
     """Read the tables of several runs, cached for 5 s, with one SQL statement per database and table.
 
     Args:
-        run_ids: Runs of this database and of opened bundles.
+        run_ids: Ids of runs of this database, and `id@key` of runs of opened bundles.
     """
     return _read_joined(tuple(_list_sources(run_ids)))
 
@@ -63,16 +64,17 @@ def _read_joined(sources: tuple[_Source, ...]) -> RunTables:
     tables = [read_tables(data.open_url(source.url), _read_rows(source)) for source in sources]
     rows: dict[str, RunRow] = {}
     for source, part in zip(sources, tables, strict=True):
-        for row in map(source.mark_row, part.rows.values()):
+        for row in map(source.add_bundle_to_row, part.rows.values()):
             rows[row.id] = row
 
     def join(read: Callable[[RunTables], pd.DataFrame]) -> pd.DataFrame:
-        frames = [source.mark_table(read(part)) for source, part in zip(sources, tables, strict=True)]
+        """Read a table of each database and concatenate these tables."""
+        frames = [source.add_bundle_to_table(read(part)) for source, part in zip(sources, tables, strict=True)]
         return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
 
     def read_x(name: XAxisName) -> XValues:
         parts = [part.read_x(name) for part in tables]
-        if parts[0].curves is None:
+        if parts[0].curves is None:  # the x axis is the env step, which the tables contain
             return parts[0]
         curves = {
             source.name_run(run_id): curve
@@ -89,7 +91,7 @@ def _read_rows(source: _Source) -> list[RunRow]:
     return runs.get_rows(data.open_url(source.url), source.run_ids)
 
 
-def shared_metrics(run_ids: Sequence[str]) -> list[str]:
+def list_recorded_metrics(run_ids: Sequence[str]) -> list[str]:
     """List the metrics that at least one of these runs recorded."""
     names: set[str] = set()
     for url, _, ids in _split_by_database(run_ids):
@@ -97,14 +99,14 @@ def shared_metrics(run_ids: Sequence[str]) -> list[str]:
     return sort_metrics(names)
 
 
-def decided_by_return(run_ids: Sequence[str]) -> bool:
+def is_success_defined_by_return(run_ids: Sequence[str]) -> bool:
     """Return whether success is defined by the return in all of these runs."""
-    rules = [_are_decided_by_return(url, tuple(ids)) for url, _, ids in _split_by_database(run_ids) if ids]
+    rules = [_is_defined_by_return(url, tuple(ids)) for url, _, ids in _split_by_database(run_ids) if ids]
     return bool(rules) and all(rules)
 
 
 @st.cache_data(ttl=5, max_entries=32, show_spinner=False)
-def _are_decided_by_return(url: str, run_ids: tuple[str, ...]) -> bool:
+def _is_defined_by_return(url: str, run_ids: tuple[str, ...]) -> bool:
     configs = runs.run_configs(data.open_url(url), run_ids).values()
     return bool(configs) and all(get_success_threshold(config) is not None for config in configs)
 
@@ -134,7 +136,7 @@ def _add_bundle_name(name: str, bundle: Bundle) -> str:
 
 
 def _list_sources(run_ids: Sequence[str]) -> list[_Source]:
-    """List the databases of the runs: that of the app, and those of opened bundles."""
+    """List the databases of the runs: that of this session, and those of opened bundles."""
     return [
         _Source(url, tuple(ids), bundle.key if bundle else "", bundle.name if bundle else "")
         for url, bundle, ids in _split_by_database(run_ids)

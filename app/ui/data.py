@@ -1,7 +1,8 @@
 """The database that a session shows, and cached reads of it.
 
-`cached` reads the result of any query of `storage`. A query that is fast enough is called with `database()` instead.
-`memory_data` caches results that are computed from memories, and `run_data` reads the data of one run.
+`cached` caches the result of a query of `storage`. A query that is fast enough is called with `database()` instead.
+`memory_data` caches results that are computed from snapshots of memories, and `run_data` reads the data of one run.
+A bundle is a file with exported runs, which is opened read-only.
 """
 
 import os
@@ -30,7 +31,7 @@ from storage.runs.sweeps import Sweep
 P = ParamSpec("P")
 R = TypeVar("R")
 MAX_ENTRIES = 64
-"""Maximum number of values that the cache of one query keeps. Without a limit, values stay after their `ttl`."""
+"""Maximum number of results in the cache of one query. Without it, Streamlit keeps even results older than `ttl`."""
 _snapshot: ContextVar[tuple[str, Database] | None] = ContextVar("snapshot", default=None)
 """URL and database of the snapshot that `use_one_snapshot` reads."""
 
@@ -56,7 +57,7 @@ def database() -> Database:
 
 
 def path_for_commands() -> Path | None:
-    """Return the path that commands need as --db; None for the default database and for a server, which has a URL."""
+    """Return the path for the option --db of a command; None for the default database, and for a database server."""
     return None if database_url() == DEFAULT_DATABASE else database().path
 
 
@@ -114,7 +115,7 @@ def cached(
         `names = cached(find_run_names, ttl=5)(run_ids)`
 
     Args:
-        query: A function of a module, not a lambda: the cache exists once for each function and `ttl`.
+        query: A function at the top of a module, not a lambda: there is one cache for each function and `ttl`.
         ttl: Maximum age of a result [s].
         url: URL of another database, for example of a bundle. Default: the database of this session.
         spinner: Text on the page while the query runs.
@@ -152,7 +153,7 @@ def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def imported_keys(sweep: Sweep, runs: Sequence[RunRow]) -> Set[str]:
-    """List the keys of the planned runs that exist as imported runs; computed once for each set of finished runs.
+    """Return the keys of a sweep's planned runs that exist already as imported runs. Cached until another run finishes.
 
     Raises:
         ConfigError: If the sweep's file gives a different plan in this version.
@@ -176,5 +177,5 @@ def env_list() -> list[EnvRow]:
 
 @st.cache_data(ttl=60, max_entries=4, show_spinner=False)
 def _env_list(installed: tuple[int, ...]) -> list[EnvRow]:
-    invalidate_caches()  # a finder may have cached a folder before a package was installed there
+    invalidate_caches()  # Python may have cached the contents of a folder before a package was installed there
     return list_envs()

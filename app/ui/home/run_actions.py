@@ -88,7 +88,7 @@ def _show_run(run: dict[str, Any]) -> None:
     """Draw the links, the gate, the error and the note of a single selected run."""
     run_id = str(run["id"])
     with st.container(horizontal=True, vertical_alignment="center"):
-        run_picker.links(run_id, str(run["name"]))
+        run_picker.show_links(run_id, str(run["name"]))
     run_picker.show_gate(run_data.get_gate_verdict(run_id, str(run["status"])).gate)
     if run["status"] in ("failed", "lost") and run["error"]:
         st.error(escape_markdown(str(run["error"])))
@@ -228,7 +228,9 @@ def _show_note_form(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:
     run = rows[0] if len(rows) == 1 else None
     suffix = ids[0] if run else "many"
     if run:
-        config_form.set_to_stored({f"name-{suffix}": str(run["name"]), f"note-{suffix}": str(run["notes"])})
+        config_form.set_fields_to_stored_values(
+            {f"name-{suffix}": str(run["name"]), f"note-{suffix}": str(run["notes"])}
+        )
         st.text_input("Name", key=f"name-{suffix}", max_chars=200, persist_state="session")
     label = "Note" if run else "Line to append to each note"
     st.text_area(label, key=f"note-{suffix}", max_chars=LONGEST_NOTE, persist_state="session")
@@ -291,7 +293,7 @@ def _delete(run_ids: Sequence[str]) -> None:
     def delete() -> str:
         result = resume.delete_runs(data.database(), run_ids)
         for run_id in result.done:
-            run_picker.forget(run_id)
+            run_picker.remove_from_session(run_id)
         return _describe("Deleted", result)
 
     _act(delete)

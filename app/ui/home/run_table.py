@@ -99,7 +99,7 @@ def _select_filter() -> tuple[RunFilter, str]:
             help="Sorts all matching runs. A click on a column header sorts only the rows of this page.",
         )
         is_descending = st.toggle("Descending", **_DESCENDING.bind(_go_to_first_page), disabled=not column)
-        n_filters = sum(parameter.is_in_url for parameter in run_filters.LISTS)
+        n_filters = sum(parameter.is_in_url for parameter in run_filters.LIST_PARAMETERS)
         label = f"Filters: {n_filters}" if n_filters else "Filters"
         filters = box.show(label, icon=":material/filter_list:", key=_FILTERS)
     run_filter = RunFilter(text=text, visibility=visibility)
@@ -121,7 +121,7 @@ def _read_page(run_filter: RunFilter, sort: str) -> RunPage:
     page = data.cached(run_page, ttl=1)(run_filter, sort=sort, limit=ROWS, offset=(number - 1) * ROWS)
     last = max(1, -(-page.total // ROWS))
     if number > last:
-        number = _PAGE_NUMBER.read_page(last)
+        number = _PAGE_NUMBER.read_page_number(last)
         return data.cached(run_page, ttl=1)(run_filter, sort=sort, limit=ROWS, offset=(number - 1) * ROWS)
     return page
 
@@ -175,7 +175,7 @@ def _show_page_numbers(total: int) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         number = 1
         if pages > 1:
-            number = st.pagination(**_PAGE_NUMBER.bind_pages(pages), width=420)
+            number = st.pagination(**_PAGE_NUMBER.bind_page_number(pages), width=420)
         first = (number - 1) * ROWS + 1
         rows = f"{format_count(first)}–{format_count(min(total, first + ROWS - 1))} of " if pages > 1 else ""
         st.caption(f"{rows}{format_run_count(total)}", width="content")

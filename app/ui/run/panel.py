@@ -116,7 +116,7 @@ def _show_actions(run: RunRow) -> None:
 def _show_labels_form(run: RunRow) -> None:
     is_disabled = not messages.may_act()
     name_key, tags_key, note_key = f"run-name-{run.id}", f"run-tags-{run.id}", f"run-note-{run.id}"
-    config_form.set_to_stored({name_key: run.name, tags_key: list(run.tags), note_key: run.notes})
+    config_form.set_fields_to_stored_values({name_key: run.name, tags_key: list(run.tags), note_key: run.notes})
     st.text_input("Name", key=name_key, max_chars=200, disabled=is_disabled, persist_state="session")
     all_tags = data.cached(list_filter_options, ttl=5)("all").tags
     st.multiselect(
