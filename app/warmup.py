@@ -142,7 +142,6 @@ def compile_in_processes() -> None:
     from storage.bundles.read import open_bundle
 
     started = time.monotonic()
-
     n_steps = len(PARTS) + 2  # also the example study and the short training run
 
     def report(n_done: int, step: str) -> None:

@@ -41,12 +41,14 @@ def draw_one_map(choice: MapChoice) -> None:
 
 def draw_two_maps(run: RunRow, first: MapChoice) -> list[MemoryMap]:
     second = snapshot_map.choose_second_map(run, first)
-    maps = []
-    for column, choice, other in zip(st.columns(2, gap="medium"), (first, second), (second, first), strict=True):
-        with column:
-            if choice is not None:
-                maps.append(snapshot_map.draw_map(choice, other))
-                collapse_panel.show(maps[-1])
+    left, right = st.columns(2, gap="medium")
+    with left:
+        maps = [snapshot_map.draw_map(first, second)]  # with the other map, to share color and selection
+        collapse_panel.show(maps[0])
+    if second is not None:
+        with right:
+            maps.append(snapshot_map.draw_map(second, first))
+            collapse_panel.show(maps[1])
     point_panel.show(maps)
     return maps
 

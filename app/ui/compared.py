@@ -13,6 +13,7 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.curve_reader import RunTables, read_tables
+from app.analysis.intervals import Values
 from app.analysis.quantities import get_success_threshold
 from app.analysis.settings import ORIGIN
 from app.analysis.x_axes import XAxisName, XValues
@@ -60,11 +61,12 @@ def read_compared_tables(run_ids: Sequence[str]) -> RunTables:
 
 @st.cache_resource(ttl=5, max_entries=32, show_spinner=False)
 def _read_joined(sources: tuple[_Source, ...]) -> RunTables:
-    """Join the tables of several databases."""
+    """Read the tables of several databases and concatenate them."""
     tables = [read_tables(data.open_url(source.url), _read_rows(source)) for source in sources]
     rows: dict[str, RunRow] = {}
     for source, part in zip(sources, tables, strict=True):
-        for row in map(source.add_bundle_to_row, part.rows.values()):
+        for stored_row in part.rows.values():
+            row = source.add_bundle_to_row(stored_row)
             rows[row.id] = row
 
     def join(read: Callable[[RunTables], pd.DataFrame]) -> pd.DataFrame:
@@ -73,18 +75,21 @@ def _read_joined(sources: tuple[_Source, ...]) -> RunTables:
         return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
 
     def read_x(name: XAxisName) -> XValues:
+        """Read the x values of the runs of all databases."""
         parts = [part.read_x(name) for part in tables]
         if parts[0].curves is None:  # the x axis is the env step, which the tables contain
             return parts[0]
-        curves = {
-            source.name_run(run_id): curve
-            for source, part in zip(sources, parts, strict=True)
-            for run_id, curve in (part.curves or {}).items()
-        }
+        curves: dict[str, tuple[Values, Values]] = {}
+        for source, part in zip(sources, parts, strict=True):
+            for run_id, curve in (part.curves or {}).items():
+                curves[source.name_run(run_id)] = curve
         return XValues(parts[0].axis, curves)
 
+    def read_metric(metric: str) -> pd.DataFrame:
+        return join(lambda part: part.read_metric(metric))
+
     evaluations = join(lambda part: part.evaluations)
-    return RunTables(rows, evaluations, lambda metric: join(lambda part: part.read_metric(metric)), read_x)
+    return RunTables(rows, evaluations, read_metric, read_x)
 
 
 def _read_rows(source: _Source) -> list[RunRow]:
@@ -144,9 +149,12 @@ def _list_sources(run_ids: Sequence[str]) -> list[_Source]:
 
 
 def _split_by_database(run_ids: Sequence[str]) -> Iterator[tuple[str, Bundle | None, list[str]]]:
-    """Yield URL, bundle and run ids of each database; skip runs of bundles that are not open."""
-    parts = view.group_by_bundle(run_ids)
-    yield data.database_url(), None, parts.pop("", [])
-    for key, ids in parts.items():
+    """Yield URL, bundle and run ids of each database; skip runs of bundles that are not open.
+
+    The first database is that of this session, for which the bundle is None. It is also yielded without runs.
+    """
+    ids_by_key = view.group_by_bundle(run_ids)
+    yield data.database_url(), None, ids_by_key.pop("", [])
+    for key, ids in ids_by_key.items():
         if (bundle := view.find_bundle(key)) is not None:
             yield bundle.url, bundle, ids

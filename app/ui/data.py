@@ -152,7 +152,7 @@ def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
-def imported_keys(sweep: Sweep, runs: Sequence[RunRow]) -> Set[str]:
+def find_imported_keys(sweep: Sweep, runs: Sequence[RunRow]) -> Set[str]:
     """Return the keys of a sweep's planned runs that exist already as imported runs. Cached until another run finishes.
 
     Raises:
@@ -160,22 +160,23 @@ def imported_keys(sweep: Sweep, runs: Sequence[RunRow]) -> Set[str]:
     """
     finished = tuple(run.id for run in runs if run.status == "finished")
     n_planned = len(sweep.plan.get("runs", ()))
-    return _find_imported_keys(database_url(), sweep.id, n_planned, finished, sweep, runs)
+    return _find_imported_keys_once(database_url(), sweep.id, n_planned, finished, sweep, runs)
 
 
 @st.cache_data(max_entries=20, show_spinner=False)
-def _find_imported_keys(
+def _find_imported_keys_once(
     url: str, sweep_id: str, n_planned: int, run_ids: tuple[str, ...], _sweep: Sweep, _runs: Sequence[RunRow]
 ) -> Set[str]:
+    """Cache the result of `find_imported` by the arguments whose names do not start with `_`."""
     return find_imported(_sweep, _runs)
 
 
-def env_list() -> list[EnvRow]:
-    """List every environment and map; read again when a package was installed or removed."""
-    return _env_list(read_install_times())
+def list_environments() -> list[EnvRow]:
+    """List every environment and map. Cached until a package is installed or removed, at most 60 s."""
+    return _list_environments(read_install_times())
 
 
 @st.cache_data(ttl=60, max_entries=4, show_spinner=False)
-def _env_list(installed: tuple[int, ...]) -> list[EnvRow]:
+def _list_environments(install_times: tuple[int, ...]) -> list[EnvRow]:
     invalidate_caches()  # Python may have cached the contents of a folder before a package was installed there
     return list_envs()

@@ -66,8 +66,10 @@ def switch_to_bundle(new_bundle: Bundle | None) -> None:
 
 def add_bundle(parameters: Mapping[str, str]) -> dict[str, str]:
     """Add the bundle to the parameters of a link, so that the link shows the same runs in a new tab."""
-    current = get_bundle()
-    return dict(parameters) | ({FROM.name: current.key} if current else {})
+    result = dict(parameters)
+    if (current := get_bundle()) is not None:
+        result[FROM.name] = current.key
+    return result
 
 
 def address_of(page: str, parameters: Mapping[str, str]) -> str:
@@ -81,12 +83,12 @@ def link_run(run_id: str, name: str) -> str:
 
 
 def list_bundles() -> list[Bundle]:
-    """List the bundles that can be shown."""
+    """List the opened bundles; a read-only server has none."""
     return [] if is_read_only() else bundle_cache.list_bundles()
 
 
 def find_bundle(key: str) -> Bundle | None:
-    """Find a bundle by its key."""
+    """Find an opened bundle by its key; None if this server does not have it or is read-only."""
     return None if is_read_only() else bundle_cache.find_bundle(key)
 
 
@@ -112,5 +114,5 @@ def group_by_bundle(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def is_bundle_run(name: str) -> bool:
-    """Whether a run name has the form `id@key`."""
+    """Return whether a run name has the form `id@key`."""
     return _SEPARATOR in name

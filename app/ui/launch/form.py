@@ -54,7 +54,7 @@ _LABELS = {
 def show() -> None:
     """Draw the form. The start button is enabled only while everything is valid."""
     texts = fields.read_texts()
-    env_maps = data.env_list()
+    env_maps = data.list_environments()
     maps: dict[str, list[str]] = {}
     for env_map in env_maps:
         maps.setdefault(env_map.env, []).append(env_map.map)

@@ -158,7 +158,7 @@ def _show_best_run(runs: Sequence[RunRow]) -> None:
 def _show_runs_to_start(sweep: Sweep, runs: Sequence[RunRow]) -> None:
     """List the queued and missing runs, with a button that starts the runs that no worker will train."""
     try:
-        open_runs = find_open_runs(sweep, runs, data.imported_keys(sweep, runs))
+        open_runs = find_open_runs(sweep, runs, data.find_imported_keys(sweep, runs))
     except ConfigError as exc:
         st.warning(escape_markdown(f"Imported runs cannot be matched to the plan: {exc}"))
         return

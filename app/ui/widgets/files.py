@@ -62,7 +62,7 @@ def add_download_fragment() -> None:
 
 def _request(request: _Request) -> None:
     st.session_state.setdefault(_REQUESTS, []).append(request)
-    st.rerun(FRAGMENT)
+    st.rerun(FRAGMENT)  # executes only the fragment, not the page
 
 
 def _make_and_send() -> None:

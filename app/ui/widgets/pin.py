@@ -82,6 +82,7 @@ def _show_box(label: str, figure: Figure | Callable[[], Figure], **options: Any)
 
 
 def _show_downloads(figure: AnyFigure, key: str, stem: str, sources: Sequence[str] = ()) -> None:
+    """Draw the options of the image, a download button for each format, and the notes that CSV files lack."""
     st.caption("Files are rendered on the server. Use light colors for papers.")
     mode: Mode = "dark" if st.toggle("Dark background", key=f"{key}-export-dark") else "light"
     options = _choose_image_options(figure, f"{key}-export")

@@ -131,7 +131,7 @@ def _describe_times(run: RunRow, curves: LiveCurves) -> list[tuple[str, str, str
             ("Time left", "paused", "The run is paused"),
             elapsed,
         ]
-    speed = curves.steps_per_second() or curves.get_last_value(_SPEED)
+    speed = curves.steps_per_second() or curves.get_last_value(_SPEED)  # at first, the speed that the trainer reports
     time_left = format_duration((run.target_steps - run.env_steps) / speed if speed else None)
     return [
         ("Speed [steps/s]", format_number(speed), "Training env steps per second"),
@@ -162,7 +162,10 @@ def _describe_result(run: RunRow, curves: LiveCurves) -> tuple[str, str, str]:
 
 
 def _compute_final_robust_rate(run: RunRow, evaluations: pd.DataFrame) -> float | None:
-    """Compute the final robust win rate; None if the run has not finished or has no robust evaluations."""
+    """Compute the final robust win rate, that of evaluation episodes with shifted starts.
+
+    None if the run has not finished or has no such episodes.
+    """
     if run.status != "finished" or not len(evaluations):
         return None
     points = select_points(evaluations.assign(run_id=run.id), ROBUST)

@@ -205,7 +205,10 @@ def show_status_badge(status: str) -> None:
 
 
 def show_gate(state: GateState | None) -> None:
-    """Draw the state of a gate, its reason, and what to try. Nothing is drawn for a run without a gate."""
+    """Draw the state of a gate, its reason, and what to try; draw nothing for a run without a gate.
+
+    A gate is active if it removes a part of the episodic incentive, else idle.
+    """
     if state is None:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
@@ -239,10 +242,11 @@ def _find_default_run(page: str) -> str | None:
         return _find_newest_run()
     entries = data.cached(list_entries, ttl=60)()
     entry_run = next((entry.run_id for entry in entries if entry.run_id), None)
-    replayable_runs = data.cached(list_replayable_runs, ttl=60)() if page == "replay" else []
-    if entry_run is not None and (not replayable_runs or entry_run in replayable_runs):
-        return entry_run
-    return replayable_runs[0] if replayable_runs else _find_newest_run()
+    if page == "replay":
+        replayable_runs = data.cached(list_replayable_runs, ttl=60)()
+        if replayable_runs and entry_run not in replayable_runs:
+            return replayable_runs[0]
+    return entry_run or _find_newest_run()
 
 
 def _find_newest_run() -> str | None:
@@ -257,9 +261,8 @@ def _find_newest_run() -> str | None:
 def _on_searched(page: str) -> None:
     """Pick the run if only one matches the search."""
     try:
-        names, total = data.cached(run_names, ttl=2)(
-            RunFilter(text=st.session_state.get(_SEARCH) or ""), limit=MAX_LISTED
-        )
+        run_filter = RunFilter(text=st.session_state.get(_SEARCH) or "")
+        names, total = data.cached(run_names, ttl=2)(run_filter, limit=MAX_LISTED)
     except EmtcError:
         return
     if total == 1:
