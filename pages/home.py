@@ -31,8 +31,7 @@ with messages.guarded():
     bundle_list.show(new=True)
     if has_runs:
         run_table.show()
-        # Imported here, because it imports SciPy and the charts, which a Home page without runs does not need.
-        from app.ui.compare.view import show_newest
+        from app.ui.compare.view import show_newest  # imports SciPy and the charts; an empty Home does not need them
 
         show_newest()
         bundle_list.show(new=False)

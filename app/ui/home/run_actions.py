@@ -88,7 +88,7 @@ def _show_run(run: dict[str, Any]) -> None:
     """Draw the links, the gate, the error and the note of a single selected run."""
     run_id = str(run["id"])
     with st.container(horizontal=True, vertical_alignment="center"):
-        run_picker.show_links(run_id, str(run["name"]))
+        run_picker.show_page_links(run_id, str(run["name"]))
     run_picker.show_gate(run_data.get_gate_verdict(run_id, str(run["status"])).gate)
     if run["status"] in ("failed", "lost") and run["error"]:
         st.error(escape_markdown(str(run["error"])))
@@ -293,7 +293,7 @@ def _delete(run_ids: Sequence[str]) -> None:
     def delete() -> str:
         result = resume.delete_runs(data.database(), run_ids)
         for run_id in result.done:
-            run_picker.remove_from_session(run_id)
+            run_picker.clear_deleted_run(run_id)
         return _describe("Deleted", result)
 
     _act(delete)

@@ -152,7 +152,7 @@ def _show_best_run(runs: Sequence[RunRow]) -> None:
     best = max(evaluated, key=lambda run: (run.win_rate or 0.0, run.mu_w or 0.0))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(f"Best run, {format_percent(best.win_rate)} wins in its last greedy evaluation:", width="content")
-        run_picker.show_links(best.id, best.name)
+        run_picker.show_page_links(best.id, best.name)
 
 
 def _show_runs_to_start(sweep: Sweep, runs: Sequence[RunRow]) -> None:
@@ -241,6 +241,6 @@ def _show_table(sweep: Sweep, runs: Sequence[RunRow]) -> None:
     rows = table["selection"]["rows"]
     if rows and rows[0] < len(runs):
         with st.container(horizontal=True, vertical_alignment="center"):
-            run_picker.show_links(runs[rows[0]].id, runs[rows[0]].name)
+            run_picker.show_page_links(runs[rows[0]].id, runs[rows[0]].name)
     else:
         st.caption("Select a row to open the run.")

@@ -171,7 +171,7 @@ def require_run(title: str) -> RunRow:
         st.stop()
 
 
-def show_links(run_id: str, name: str) -> None:
+def show_page_links(run_id: str, name: str) -> None:
     """Draw the name of a run as the link to its overview, and the links to Live, Memory and Replay.
 
     Call this inside a horizontal container.
@@ -224,7 +224,7 @@ def show_gate_badge(state: GateState) -> None:
     )  # fmt: skip
 
 
-def remove_from_session(run_id: str) -> None:
+def clear_deleted_run(run_id: str) -> None:
     """Remove a deleted run from the session and the URL."""
     if st.session_state.get(_SESSION_RUN) == run_id:
         st.session_state.pop(_SESSION_RUN)
