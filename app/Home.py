@@ -1,7 +1,8 @@
 # ruff: noqa: N999  (the file name is part of the start command)
 """Entry point of the app, started with `streamlit run app/Home.py`: the server, page setup, navigation and run picker.
 
-Streamlit imports this file once and serves the variable `server`. It runs the file as `__main__` for each page.
+Streamlit executes this file in two ways. It imports it once as a module and serves the application `server`. It then
+runs it as `__main__` at each rerun of a page.
 """
 
 import sys
@@ -15,19 +16,20 @@ if str(ROOT) not in sys.path[:2]:
     sys.path.insert(1, str(ROOT))  # after Streamlit's own entry, the folder of this file
 
 ICON = str(ROOT / "app" / "figures" / "assets" / "icon.png")  # a font icon would be loaded from another host
-SIDEBAR_WIDTH = 240  # [pixels] until the user changes it. Not a docstring: Streamlit would draw the text of this file
+SIDEBAR_WIDTH = 240  # [pixels] until the user changes it; a comment, because Streamlit draws a bare string on the page
 
 
 def show_page() -> None:
-    """Draw the page of the address. The imports need the runtime of the server, because they define caches."""
+    """Draw the page that the URL names."""
+    # Imported here, not above: these modules define Streamlit caches, which need the running server.
     from app.figures.assets import read_asset
     from app.navigation import HOME, NAVIGATION, find_name, get_path
-    from app.ui import data, garbage, login, messages, page_url, run_data
+    from app.ui import data, garbage, login, messages, page_url, server_warmup
     from app.ui.widgets import bundle_banner, files, run_picker
 
     st.set_page_config(page_title="EMTC Lab", page_icon=ICON, layout="wide", initial_sidebar_state=SIDEBAR_WIDTH)
     st.html(f"<style>{read_asset('page.css')}</style>")
-    login.require()
+    login.require_login()
     page = st.navigation(
         {
             section: [
@@ -45,25 +47,25 @@ def show_page() -> None:
         expanded=True,  # Streamlit folds a navigation of more than twelve pages
     )
     page_name = find_name(page.url_path)
-    page_url.open_page(page_name)
+    page_url.begin_page(page_name)
     try:
-        bundle_banner.select_bundle()
+        bundle_banner.select_bundle()  # a bundle is a file with exported runs, opened read-only instead of the database
         data.database().check_file()  # raises also if the database cannot be opened
         run_picker.show(page_name)
     except Exception as exc:  # top-level exception handler, also for data that cannot be read
         messages.error(exc)
         st.markdown("Set the environment variable `EMTC_DB` to another database and restart the app.")
         st.stop()
-    run_data.compile_ahead(data.app_url())
+    server_warmup.start_once(data.app_url())
     login.show_account()
     messages.show_read_only_notice()
     bundle_banner.show()
     bundle_banner.show_alerts()
-    files.show()
+    files.add_download_fragment()
     with messages.guarded():
         page.run()
     page_url.finish_page()
-    garbage.freeze_imported_modules()
+    garbage.freeze_imported_modules()  # shortens later garbage collections
 
 
 if __name__ == "__main__":
@@ -71,4 +73,4 @@ if __name__ == "__main__":
 else:
     from app.ui import access
 
-    server = st.App(__file__, middleware=[access.make_middleware()], lifespan=access.announce)
+    server = st.App(__file__, middleware=[access.make_middleware()], lifespan=access.print_address_at_start)

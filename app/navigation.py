@@ -13,7 +13,7 @@ class NavigationPage:
     title: str
     icon: str
     path: str = ""
-    """Path in the URL, if it is not the name. The first page has the path of the app."""
+    """Path in the URL; empty if it equals the name. The first page has the path of the app itself."""
 
 
 NAVIGATION: Final[dict[str, tuple[NavigationPage, ...]]] = {
@@ -49,9 +49,11 @@ HOME: Final = next(iter(PAGES))
 
 def get_path(name: str) -> str:
     """Return the path of a page in the URL; it is empty for the first page."""
-    return "" if name == HOME else PAGES[name].path or name
+    if name == HOME:
+        return ""
+    return PAGES[name].path or name
 
 
 def find_name(path: str) -> str:
-    """Find the name of the page with a path; the first page if there is none."""
+    """Return the name of the page with this path; the name of the first page if no page has it."""
     return next((name for name in PAGES if get_path(name) == path), HOME)

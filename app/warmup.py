@@ -1,9 +1,9 @@
-"""`python -m app.warmup`: compile the kernels that a first run uses, and unpack the example study.
+"""`python -m app.warmup`: compile the Numba kernels that a first run uses, and unpack the runs of the example study.
 
-Numba compiles a kernel at its first call and stores it on disk. Each part below runs in a separate process, so that
-the parts compile in parallel. A short training run then loads all parts from disk and compiles the remaining kernels.
-Kernels that only projections use are compiled by the first projection, or here with `--all`. Imports are local, so
-that a part imports only the modules it compiles.
+Numba compiles a kernel at its first call and stores it on disk. Each of `PARTS` is compiled in a separate process, so
+that the parts compile in parallel. A short training run then loads these kernels from disk and compiles the others.
+Kernels that only 2-D projections of the memory use are compiled by the first projection, or here with `--all`. Imports
+are local, so that the process of a part imports only the modules it compiles.
 """
 
 import argparse
@@ -24,7 +24,8 @@ from emtc_core.kernel_cache import check_kernel_cache
 
 NICENESS = 10
 STEPS = 200
-SHORT_INTERVALS = {
+"""Env steps of the short training run."""
+SHORT_RUN_SETTINGS = {
     "eval.episodes": 8,
     "train.burn_in": 4,
     "train.batch": 4,
@@ -37,14 +38,14 @@ SHORT_INTERVALS = {
 
 
 def compile_simulator() -> None:
-    """Compile the kernels of skirmish."""
+    """Compile the kernels of skirmish, the embedded simulator."""
     from emtc_core.envs.skirmish.env import warm_up
 
     warm_up()
 
 
 def compile_memory() -> None:
-    """Compile writes, lookups, eviction order, and the merging that *What if* repeats."""
+    """Compile the writes and lookups of the episodic memory, its order of eviction, and the merging of nodes again."""
     import torch
 
     from emtc_core.embedder.networks import Embedder
@@ -62,6 +63,7 @@ def compile_memory() -> None:
     memory.recall(slots)
     memory.keep_unchanged(slots[None], memory.uids(slots)[None], length=np.array([16]), episode=np.array([0]))
     memory.get_state()
+    # *What if* on the page Memory merges stored nodes again with another radius. The values are arbitrary.
     rows = np.arange(17)
     zeros = np.zeros(17)
     nodes = StoredNodes(state[:, :4].copy(), rows, rows.astype(np.int32), zeros, rows > 8, rows, rows, rows)
@@ -87,7 +89,7 @@ def compile_learner() -> None:
     configure_threads()
     config = resolve(preset="demo", steps=STEPS)
     info = get_env_info(config.env)
-    assert info is not None, "skirmish is part of this project"
+    assert info is not None, "the demo preset uses skirmish, which is always installed"
     learner = make_learner(config, info, device="cpu", seed=0)
     obs = np.zeros((1, info.n_agents, info.obs_dim), np.float32)
     avail = np.ones((1, info.n_agents, info.n_actions), np.bool_)
@@ -122,7 +124,7 @@ def train_short_run() -> None:
     from storage.engine import open_database
     from storage.runs.changes import create_run
 
-    config = resolve(preset="demo", steps=STEPS, overrides=SHORT_INTERVALS)
+    config = resolve(preset="demo", steps=STEPS, overrides=SHORT_RUN_SETTINGS)
     with tempfile.TemporaryDirectory() as folder:
         db = open_database(sqlite_address(f"{folder}/warm-up.db"))
         run_id = create_run(db, config.model_dump(mode="json"), target_steps=STEPS, versions={})
@@ -131,7 +133,7 @@ def train_short_run() -> None:
 
 
 def compile_in_processes() -> None:
-    """Compile all parts in parallel processes, then train a short run; print a line after each step.
+    """Compile all parts in parallel processes and unpack the example study, then train; print a line after each step.
 
     Raises:
         CalledProcessError: If compiling a part failed.
@@ -140,9 +142,10 @@ def compile_in_processes() -> None:
     from storage.bundles.read import open_bundle
 
     started = time.monotonic()
+    n_steps = len(PARTS) + 2  # also the example study and the short training run
 
-    def report(done: int, step: str) -> None:
-        _print(f"[{done}/{len(PARTS) + 2}] {step}: {time.monotonic() - started:.0f} s")
+    def report(n_done: int, step: str) -> None:
+        _print(f"[{n_done}/{n_steps}] {step}: {time.monotonic() - started:.0f} s")
 
     _print(f"Compiling {', '.join(PARTS)}: needed once per machine, about 30 s on two cores …")
     with ThreadPoolExecutor(len(PARTS) + 1) as pool:
@@ -151,11 +154,11 @@ def compile_in_processes() -> None:
             pool.submit(subprocess.run, [*command, part], check=True): part for part in PARTS
         }
         jobs[pool.submit(open_bundle, EXAMPLE_STUDY)] = "example study"
-        for done, job in enumerate(as_completed(jobs), 1):
-            job.result()
-            report(done, jobs[job])
+        for n_done, job in enumerate(as_completed(jobs), 1):
+            job.result()  # raises the error of a failed part
+            report(n_done, jobs[job])
     train_short_run()
-    report(len(PARTS) + 2, "short training")
+    report(n_steps, "short training")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -14,6 +14,7 @@ with messages.guarded():
     sizes = data.cached(measure_sizes, ttl=60, spinner="Measuring …")()
     disk.show(sizes)
     if sizes.runs:
-        disk.show_thinning(disk.show_sizes(sizes))
+        selected_runs = disk.show_size_table(sizes)
+        disk.show_thinning(selected_runs)
     else:
         messages.empty(messages.NO_RUNS, messages.START_DEMO_HINT, page="../pages/home.py", label="Go to Home")

@@ -1,4 +1,7 @@
-"""Findings: what do the runs of a study show about the claims of the paper?"""
+"""Findings: what do the runs of a study show about the claims of the paper?
+
+A study is a file with a question, the names of its sweeps, and the compared variants.
+"""
 
 import streamlit as st
 

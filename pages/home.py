@@ -20,7 +20,7 @@ with messages.guarded():
             start.show_new_run_button()
             start.show_demo_button(primary=False)
             start.show_example_button(small=True)
-            tour.offer()
+            tour.show_start_button()
             open_bundle.show()
     if not has_runs:
         st.markdown(ABOUT)

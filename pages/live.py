@@ -1,10 +1,11 @@
-"""Live: how does the run progress, and what does its gate do?"""
+"""Live: how does the run progress, and what does its gate (the weight β of the episodic incentive) do?"""
 
 from app.ui import messages
 from app.ui.live import panels
 from app.ui.widgets import pin, run_header
 
-run = run_header.open_page("Live", has_numbers=False)  # `panels` draws the numbers together with its messages
+# `panels` draws the numbers, together with the messages of the run.
+run = run_header.open_page("Live", has_numbers=False)
 with messages.guarded():
     panels.show(run)
-    pin.show_more("live", [run])
+    pin.show_more_figures("live", [run])

@@ -1,4 +1,9 @@
-"""Memory: which states does this run remember, and which episode wrote each of them?"""
+"""Memory: which states does the episodic memory of this run contain, and which episode wrote each of them?
+
+A map shows the nodes (stored states) of a snapshot at two coordinates. The page has one map, or two next to each other.
+`collapse_panel` shows whether the embedding has collapsed, that is, whether nearby states still have similar returns.
+`point_panel` shows the clicked node, and `selection_panel` the nodes that a lasso or ranges of values select.
+"""
 
 import streamlit as st
 
@@ -11,18 +16,19 @@ from storage.runs.rows import RunRow
 
 def draw(run: RunRow) -> None:
     with st.container(horizontal=True, vertical_alignment="top", gap="small"):
-        choice = snapshot_map.choose_map(run, FIRST)
+        choice = snapshot_map.choose_map(run, FIRST)  # None if the run has no snapshot
         has_two_maps = choice is not None and snapshot_map.is_second_map_on()
     if choice is None:
         return
     if has_two_maps:
-        selection_panel.show(draw_two(run, choice)[0])
+        first_map, *_ = draw_two_maps(run, choice)
+        selection_panel.show(first_map)
     else:
-        draw_one(choice)
-    pin.show_more("memory", [run])
+        draw_one_map(choice)
+    pin.show_more_figures("memory", [run])
 
 
-def draw_one(choice: MapChoice) -> None:
+def draw_one_map(choice: MapChoice) -> None:
     left, right = st.columns([11, 9], gap="medium")
     with left:
         memory_map = snapshot_map.draw_map(choice)
@@ -33,14 +39,16 @@ def draw_one(choice: MapChoice) -> None:
     selection_panel.show(memory_map, side_panel)
 
 
-def draw_two(run: RunRow, first: MapChoice) -> list[MemoryMap]:
+def draw_two_maps(run: RunRow, first: MapChoice) -> list[MemoryMap]:
     second = snapshot_map.choose_second_map(run, first)
-    maps = []
-    for column, choice, other in zip(st.columns(2, gap="medium"), (first, second), (second, first), strict=True):
-        with column:
-            if choice is not None:
-                maps.append(snapshot_map.draw_map(choice, other))
-                collapse_panel.show(maps[-1])
+    left, right = st.columns(2, gap="medium")
+    with left:
+        maps = [snapshot_map.draw_map(first, second)]  # with the other map, to share color and selection
+        collapse_panel.show(maps[0])
+    if second is not None:
+        with right:
+            maps.append(snapshot_map.draw_map(second, first))
+            collapse_panel.show(maps[1])
     point_panel.show(maps)
     return maps
 

@@ -1,4 +1,4 @@
-"""Replay: what did the team do, and at which steps was the gate open?"""
+"""Replay: what did the team do, and at which steps was the gate (the weight β of the episodic incentive) open?"""
 
 from app.ui import messages
 from app.ui.replay import panel

@@ -1,4 +1,7 @@
-"""Sweeps: which sweeps are running, what are their results, and what does the paper report?"""
+"""Sweeps: which sweeps are running, what are their results, and what does the EMTC paper report?
+
+`study` draws the figure of a study, which is an experiment of the paper, such as the gate temperature τ.
+"""
 
 import streamlit as st
 
@@ -7,6 +10,9 @@ from app.ui.sweeps import detail, overview, search, start, study
 from storage.runs.sweeps import list_sweeps
 
 REFRESH_S = 3
+"""Interval of the updates while a sweep is active [s]."""
+_IS_ACTIVE = "sweeps_active"
+"""Key of the session state: whether a sweep was active when the page was drawn."""
 
 st.title("Sweeps")
 st.markdown(
@@ -16,11 +22,11 @@ st.markdown(
 
 
 def _show_sweeps() -> None:
-    """Draw all parts from one state of the database, so that tables and figures agree."""
+    """Draw all parts from one snapshot of the database, so that tables and figures agree. A timer executes this."""
     with messages.guarded(), data.use_one_snapshot():
         sweeps = list_sweeps(data.database())
-        if overview.is_active(sweeps) != st.session_state["sweeps_active"]:
-            st.rerun()
+        if overview.is_active(sweeps) != st.session_state[_IS_ACTIVE]:
+            st.rerun()  # starts or stops the timer of this fragment
         sweep = overview.show(sweeps)
         detail.show(sweep)
         search.show(sweep)
@@ -31,7 +37,8 @@ with messages.guarded():
     sweeps = list_sweeps(data.database())
     start.show(expanded=not sweeps)
     if sweeps:
-        is_active = st.session_state["sweeps_active"] = overview.is_active(sweeps)
+        is_active = overview.is_active(sweeps)
+        st.session_state[_IS_ACTIVE] = is_active
         st.fragment(_show_sweeps, run_every=REFRESH_S if is_active else None)()
     else:
         messages.empty(

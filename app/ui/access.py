@@ -1,7 +1,7 @@
-"""Access to the app by a token: the printed address contains it, and the browser then sends it in a cookie.
+"""Access to the app by a token. The address that the server prints contains it, and the browser stores it in a cookie.
 
-Streamlit itself checks host and origin (`server.allowedHosts`, `server.corsAllowedOrigins`). A login (`[auth]`)
-replaces the token.
+Streamlit itself checks host and origin (`server.allowedHosts`, `server.corsAllowedOrigins`). If a login is configured
+(`[auth]` in the secrets, see `app.ui.login`), no token is needed.
 """
 
 import hashlib
@@ -27,24 +27,25 @@ from emtc_core.errors import ConfigError
 
 _COOKIE_AGE_S: Final = 30 * 24 * 3600
 _HEALTH_PATH: Final = "/_stcore/health"
-_CLOSED_PAGE: Final = """<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+_REFUSED_PAGE: Final = """<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>EMTC Lab</title><body style="font: 1rem/1.5 sans-serif; margin: 4rem auto; max-width: 40rem">
 EMTC Lab opens with the address that its terminal printed at the start;
 <code>emtc app --address --port {port}</code> prints it again for the user who started it."""
 
 
 class AccessControl:
-    """ASGI middleware that admits requests with the token and, if a login is configured, all requests.
+    """ASGI middleware that passes requests with the token to the app, or all requests if a login is configured.
 
     Args:
-        app: The application that handles admitted requests.
-        token: The token, or None if no token is needed.
+        app: The application that handles the requests.
+        token: The token. None: no token is needed, and every request is passed on.
     """
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
         self._app = app
         self._token = token
-        # The browser sends the cookies of one host to all its ports. Each token has its own cookie.
+        # The browser sends a cookie to all ports of a host. The name of the cookie depends on the token, so that
+        # several apps on one host do not overwrite the tokens of each other.
         self._cookie = f"emtc_{hashlib.sha256((token or '').encode()).hexdigest()[:12]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,10 +59,10 @@ class AccessControl:
         elif self._is_token(request.cookies.get(self._cookie)) or _is_health_check(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            page = _CLOSED_PAGE.format(port=st.get_option("server.port"))
+            page = _REFUSED_PAGE.format(port=st.get_option("server.port"))
             await HTMLResponse(page, 403, {"Cache-Control": "no-store"})(scope, receive, send)
         else:
-            await WebSocket(scope, receive, send).close(code=1008)
+            await WebSocket(scope, receive, send).close(code=1008)  # policy violation
 
     def _is_token(self, value: str | None) -> bool:
         return hmac.compare_digest((value or "").encode(), (self._token or "").encode())
@@ -69,7 +70,7 @@ class AccessControl:
     def _store_token(self, request: HTTPConnection) -> Response:
         """Set the cookie, and redirect to the same address without the token."""
         other_parameters = [item for item in request.query_params.multi_items() if item[0] != TOKEN_PARAMETER]
-        # One slash at the start: the browser would read // as the start of another host's address.
+        # Exactly one slash at the start: a browser reads a path that starts with // as the address of another host.
         path = quote(f"/{request.scope['path'].lstrip('/')}")
         target = f"{path}?{urlencode(other_parameters)}" if other_parameters else path
         response = RedirectResponse(target, 303, {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"})
@@ -81,7 +82,7 @@ class AccessControl:
 
 
 def make_middleware() -> Middleware:
-    """Return the access control with this user's token. The process ends with a sentence if there is no token."""
+    """Return the access control with this user's token. If the token cannot be read, exit with the error's message."""
     try:
         return Middleware(AccessControl, token=get_token())
     except ConfigError as error:
@@ -89,7 +90,7 @@ def make_middleware() -> Middleware:
 
 
 @asynccontextmanager
-async def announce(_: object) -> AsyncGenerator[None]:
+async def print_address_at_start(_: object) -> AsyncGenerator[None]:
     """Print the address of the started server, and open it in a browser unless `server.headless` is set."""
     scheme = "https" if st.get_option("server.sslCertFile") else "http"
     base = st.get_option("server.baseUrlPath").strip("/")
@@ -106,7 +107,7 @@ async def announce(_: object) -> AsyncGenerator[None]:
 
 @cache
 def _has_login() -> bool:
-    """Return whether an identity provider is configured. Unreadable secrets contain none."""
+    """Return whether an identity provider is configured. If the secrets cannot be read, the token is required."""
     try:
         return bool(login.list_providers())
     except ConfigError:

@@ -1,7 +1,8 @@
 """The database that a session shows, and cached reads of it.
 
-`cached` reads the result of any query of `storage`. A query that is fast enough is called with `database()` instead.
-`memory_data` caches results that are computed from memories, and `run_data` reads the data of one run.
+`cached` caches the result of a query of `storage`. A query that is fast enough is called with `database()` instead.
+`memory_data` caches results that are computed from snapshots of memories, and `run_data` reads the data of one run.
+A bundle is a file with exported runs, which is opened read-only.
 """
 
 import os
@@ -30,7 +31,7 @@ from storage.runs.sweeps import Sweep
 P = ParamSpec("P")
 R = TypeVar("R")
 MAX_ENTRIES = 64
-"""Maximum number of values that the cache of one query keeps. Without a limit, values stay after their `ttl`."""
+"""Maximum number of results in the cache of one query. Without it, Streamlit keeps even results older than `ttl`."""
 _snapshot: ContextVar[tuple[str, Database] | None] = ContextVar("snapshot", default=None)
 """URL and database of the snapshot that `use_one_snapshot` reads."""
 
@@ -56,7 +57,7 @@ def database() -> Database:
 
 
 def path_for_commands() -> Path | None:
-    """Return the path that commands need as --db; None for the default database and for a server, which has a URL."""
+    """Return the path for the option --db of a command; None for the default database, and for a database server."""
     return None if database_url() == DEFAULT_DATABASE else database().path
 
 
@@ -114,7 +115,7 @@ def cached(
         `names = cached(find_run_names, ttl=5)(run_ids)`
 
     Args:
-        query: A function of a module, not a lambda: the cache exists once for each function and `ttl`.
+        query: A function at the top of a module, not a lambda: there is one cache for each function and `ttl`.
         ttl: Maximum age of a result [s].
         url: URL of another database, for example of a bundle. Default: the database of this session.
         spinner: Text on the page while the query runs.
@@ -151,30 +152,31 @@ def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
-def imported_keys(sweep: Sweep, runs: Sequence[RunRow]) -> Set[str]:
-    """List the keys of the planned runs that exist as imported runs; computed once for each set of finished runs.
+def find_imported_keys(sweep: Sweep, runs: Sequence[RunRow]) -> Set[str]:
+    """Return the keys of a sweep's planned runs that exist already as imported runs. Cached until another run finishes.
 
     Raises:
         ConfigError: If the sweep's file gives a different plan in this version.
     """
     finished = tuple(run.id for run in runs if run.status == "finished")
     n_planned = len(sweep.plan.get("runs", ()))
-    return _find_imported_keys(database_url(), sweep.id, n_planned, finished, sweep, runs)
+    return _find_imported_keys_once(database_url(), sweep.id, n_planned, finished, sweep, runs)
 
 
 @st.cache_data(max_entries=20, show_spinner=False)
-def _find_imported_keys(
+def _find_imported_keys_once(
     url: str, sweep_id: str, n_planned: int, run_ids: tuple[str, ...], _sweep: Sweep, _runs: Sequence[RunRow]
 ) -> Set[str]:
+    """Cache the result of `find_imported` by the arguments whose names do not start with `_`."""
     return find_imported(_sweep, _runs)
 
 
-def env_list() -> list[EnvRow]:
-    """List every environment and map; read again when a package was installed or removed."""
-    return _env_list(read_install_times())
+def list_environments() -> list[EnvRow]:
+    """List every environment and map. Cached until a package is installed or removed, at most 60 s."""
+    return _list_environments(read_install_times())
 
 
 @st.cache_data(ttl=60, max_entries=4, show_spinner=False)
-def _env_list(installed: tuple[int, ...]) -> list[EnvRow]:
-    invalidate_caches()  # a finder may have cached a folder before a package was installed there
+def _list_environments(install_times: tuple[int, ...]) -> list[EnvRow]:
+    invalidate_caches()  # Python may have cached the contents of a folder before a package was installed there
     return list_envs()

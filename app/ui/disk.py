@@ -1,4 +1,7 @@
-"""The Storage page: size of the database, backup and vacuum, the data size of each run, and thinning of runs."""
+"""The Storage page: size of the database, backup and vacuum, the data size of each run, and thinning of runs.
+
+Thinning a run deletes its large data, for example its transitions, and keeps its curves.
+"""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -25,9 +28,10 @@ _KIND_HELP: Final = {
     "checkpoints": "Files from which a run can be resumed",
     "other_files": "Log and other files in the folder of the run",
 }
-_DONE: Final = "storage_done"
-_SCARCE_SHARE: Final = 0.1
-"""The page warns if less than this share of the database's size is free on the disk."""
+_SUCCESS_MESSAGE: Final = "storage_success_message"
+"""Key of Streamlit's session state: the message of the action that has just ended."""
+_MIN_FREE_FRACTION: Final = 0.1
+"""The page warns if less than this fraction of the database's size is free on the disk."""
 
 
 def show(sizes: Sizes) -> None:
@@ -46,15 +50,15 @@ def show(sizes: Sizes) -> None:
         st.caption(f"Folders of deleted runs use another {format_size(sizes.left_behind)}.")
     if sizes.unmeasured:
         st.warning(escape_markdown(sizes.unmeasured), icon=":material/cloud_off:")
-    if sizes.disk_free is not None and sizes.disk_free < _SCARCE_SHARE * sizes.database:
+    if sizes.disk_free is not None and sizes.disk_free < _MIN_FREE_FRACTION * sizes.database:
         st.warning("The disk is almost full. Thin runs below and vacuum the database, or free disk space.")
     may_act = messages.may_act()
     with st.container(horizontal=True, vertical_alignment="center"):
         is_file = data.database().path is not None  # the server of PostgreSQL copies its databases itself
         if is_file and st.button("Back up", icon=":material/content_copy:", key="backup", disabled=not may_act):
-            _act(_back_up, "Copying the database …")
+            _run_and_redraw(_back_up, "Copying the database …")
         if st.button("Vacuum", icon=":material/compress:", key="vacuum", disabled=not may_act):
-            _act(lambda: f"Vacuumed: {vacuum(data.database())}.", "Rewriting the database …")
+            _run_and_redraw(lambda: f"Vacuumed: {vacuum(data.database())}.", "Rewriting the database …")
         backup = (
             "A backup is a copy of the database in the same folder, without logs and checkpoints."
             if is_file
@@ -63,21 +67,21 @@ def show(sizes: Sizes) -> None:
         st.caption(
             f"{backup} A vacuum returns the space of removed data to the disk. It requires that no run is active."
         )
-    if message := st.session_state.pop(_DONE, None):
+    if message := st.session_state.pop(_SUCCESS_MESSAGE, None):
         st.success(escape_markdown(str(message)), icon=":material/check:")
 
 
-def show_sizes(sizes: Sizes) -> list[RunSize]:
-    """Draw the table of data sizes and return the selected runs."""
+def show_size_table(sizes: Sizes) -> list[RunSize]:
+    """Draw the table of data sizes by run; return the runs that are selected in it."""
     st.subheader("Runs")
     column = st.column_config
-    named: dict[str, Any] = {
+    general_columns: dict[str, Any] = {
         "name": column.TextColumn("Run", width=260),
         "id": column.TextColumn("Id", width="small"),
         "status": column.TextColumn("Status", width="small", help="The status last written by the trainer"),
         "total": column.NumberColumn("Total", format=_MEGABYTES, width="small"),
     }
-    kinds = {
+    size_columns = {
         kind: column.NumberColumn(kind.replace("_", " ").capitalize(), format=_MEGABYTES, width="small", help=text)
         for kind, text in _KIND_HELP.items()
     }
@@ -87,7 +91,7 @@ def show_sizes(sizes: Sizes) -> list[RunSize]:
         hide_index=True,
         on_select="rerun",
         selection_mode="multi-row",
-        column_config=named | kinds,
+        column_config=general_columns | size_columns,
         placeholder="–",
         alt="Table of runs with the size of their data, in total and by kind. Select rows to thin these runs.",
     )
@@ -96,8 +100,12 @@ def show_sizes(sizes: Sizes) -> list[RunSize]:
 
 
 def table_key(runs: Sequence[RunSize]) -> str:
-    """Return a widget key that depends on the runs. The selection stores row numbers, so other runs must clear it."""
-    return f"size_table-{zlib.crc32(','.join(run.run_id for run in runs).encode()):08x}"
+    """Return a widget key that depends on the runs.
+
+    Streamlit stores the selection as row numbers. If the runs change, the new key clears the selection.
+    """
+    run_ids = ",".join(run.run_id for run in runs)
+    return f"size_table-{zlib.crc32(run_ids.encode()):08x}"
 
 
 def make_rows(runs: Sequence[RunSize]) -> pd.DataFrame:
@@ -133,12 +141,13 @@ def show_thinning(runs: Sequence[RunSize]) -> None:
     st.markdown(f"Permanently removes from {runs_text}: **{escape_markdown(str(total))}**.{note}")
     can_act = messages.may_act() and total != RemovedData()
     if st.button("Thin runs", type="primary", icon=":material/delete_sweep:", key="thin", disabled=not can_act):
-        _act(lambda: _thin(list(removable), thinning), "Thinning …")
+        _run_and_redraw(lambda: _thin(list(removable), thinning), "Thinning …")
 
 
 def _select_thinning() -> Thinning | None:
+    """Draw the options; return the data to remove, or None if the number of a snapshot is invalid."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        every = config_form.integer_field(
+        snapshot_interval = config_form.integer_field(
             "Keep every n-th snapshot", key="thin_snapshots", default=1, low=1, high=1000, width=200,
             help_text="Counted backwards from the last snapshot, which is always kept. 1 keeps all.",
         )  # fmt: skip
@@ -151,7 +160,9 @@ def _select_thinning() -> Thinning | None:
             "Transitions", key="thin_transitions", help="Sums over 1,000 steps are kept, so the curves of Live remain."
         )
         checkpoints = st.checkbox("Checkpoints", key="thin_checkpoints", help="Needed to resume a run.")
-    return None if every is None else Thinning(trajectories, transitions, checkpoints, every)
+    if snapshot_interval is None:
+        return None
+    return Thinning(trajectories, transitions, checkpoints, snapshot_interval)
 
 
 def _count_removable(runs: Sequence[RunSize], thinning: Thinning) -> tuple[dict[str, RemovedData], list[str]]:
@@ -176,11 +187,11 @@ def _back_up() -> str:
     return f"Copied to {path} ({format_size(path.stat().st_size)})."
 
 
-def _act(action: Callable[[], str], progress_text: str) -> None:
+def _run_and_redraw(action: Callable[[], str], progress_text: str) -> None:
     """Run an action, then draw the page again with its message and new sizes."""
     try:
         with st.spinner(progress_text):
-            st.session_state[_DONE] = action()
+            st.session_state[_SUCCESS_MESSAGE] = action()
     except EmtcError as exc:
         messages.error(exc)
         return

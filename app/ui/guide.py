@@ -51,7 +51,11 @@ _MARKDOWN_TO_TEXT = (
     (re.compile(r"^#+ ", re.MULTILINE), ""),
     (re.compile(r"\s+"), " "),
 )
-"""Replacements that turn Markdown into plain text, applied in this order."""
+"""Replacements that turn Markdown into plain text, applied in this order.
+
+Fences of code blocks, then four of tables (separator line, end, start and borders of a row), list items, pictures,
+links, code, bold and italic text, headings, and white space.
+"""
 _PICTURE = re.compile(r"^!\[.+\]\((pictures/[\w/-]+\.png)\)$", re.MULTILINE)
 _PAGE_LINK = re.compile(r"\]\((\w+)\.md(?:#[\w-]*)?\)")
 _CODE_BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -95,21 +99,24 @@ def read_pages() -> dict[str, Page]:
 
 def find_sections(words: Sequence[str]) -> list[Section]:
     """Find the sections whose heading or text contains all words, ignoring case."""
-    folded = [word.casefold() for word in words]
+    lower_words = [word.casefold() for word in words]
     sections = [section for page in read_pages().values() for section in page.sections]
     return [
         section
         for section in sections
-        if all(word in f"{section.heading} {section.text}".casefold() for word in folded)
+        if all(word in f"{section.heading} {section.text}".casefold() for word in lower_words)
     ]
 
 
 def mark_words(text: str, words: Sequence[str]) -> str:
     """Write plain text as escaped Markdown with the words highlighted."""
-    pieces = re.split(f"({'|'.join(map(re.escape, words))})", text, flags=re.IGNORECASE)
-    marked = [f":orange-background[{escape_markdown(piece)}]" for piece in pieces[1::2]]
-    plain = map(escape_markdown, pieces[::2])
-    return "".join(f"{before}{word}" for before, word in zip(plain, [*marked, ""], strict=True))
+    any_word = "|".join(map(re.escape, words))
+    pieces = re.split(f"({any_word})", text, flags=re.IGNORECASE)  # every second piece is one of the words
+    result = []
+    for number, piece in enumerate(pieces):
+        is_word = number % 2 == 1
+        result.append(f":orange-background[{escape_markdown(piece)}]" if is_word else escape_markdown(piece))
+    return "".join(result)
 
 
 def show() -> None:
@@ -130,7 +137,7 @@ def show() -> None:
 
 def show_text(text: str) -> None:
     """Draw Markdown of the guide. Long lines of its code blocks wrap, so that no command is cut off."""
-    before, *parts = _CODE_BLOCK.split(text)
+    before, *parts = _CODE_BLOCK.split(text)  # then language, code and the text after it, for each block
     _show_text_and_pictures(before)
     for language, code, after in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         st.code(dedent(code).rstrip("\n"), language=language or None, wrap_lines=True)
@@ -152,7 +159,7 @@ def _show_results(words: Sequence[str]) -> None:
 
 
 def _show_text_and_pictures(text: str) -> None:
-    """Draw Markdown without code blocks, and each picture, which has a separate line."""
+    """Draw Markdown that has no code blocks. Its pictures, each on a separate line, are drawn as images."""
     first, *parts = _PICTURE.split(_replace_links(text))  # text, then path and text for each picture
     st.markdown(first)
     for path, rest in zip(parts[::2], parts[1::2], strict=True):
@@ -179,7 +186,7 @@ def _to_plain_text(markdown: str) -> str:
 
 
 def _make_excerpt(text: str, words: Sequence[str]) -> str:
-    """Return the part of a text around the first match."""
+    """Return at most `MAX_EXCERPT_LENGTH` characters of a text, around the first of the words."""
     if len(text) <= MAX_EXCERPT_LENGTH:
         return text
     positions = [text.casefold().find(word.casefold()) for word in words]

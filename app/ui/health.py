@@ -1,7 +1,8 @@
 """The Health page: alerts of the last seven days by kind, finished runs, and the check of this machine.
 
-A finished run is not an alert: it is listed below the alerts and is never unread. All users of a database share the
-read marks of alerts. The check of the machine is that of `emtc doctor`.
+An event is an alert or a finished run. A finished run has the severity "info", is listed below the alerts, and is never
+unread. All users of a database share the marks of the alerts that were read. The check of the machine is that of
+`emtc doctor`.
 """
 
 from collections import Counter
@@ -24,20 +25,22 @@ _ICON: Final[dict[Severity, str]] = {
     "error": ":material/error:",
 }
 _COLOR: Final = {"info": "green", "warning": "orange", "error": "red"}
-_MAX_PER_KIND: Final = 5
-"""A kind with more alerts folds the older ones."""
+_MAX_UNFOLDED: Final = 5
+"""Maximum number of alerts of a kind that are drawn unfolded. The older ones are in an expander."""
 _MAX_FINISHED: Final = 100
+"""Maximum number of listed finished runs."""
 _KINDS: Final = Choices("kind", "health")
 _ONLY_UNREAD: Final = Flag("unread", "health")
 _IS_CHECKED: Final = "machine_checked"
+"""Key of Streamlit's session state: whether the button *Check this machine* was pressed."""
 
 
 def show() -> None:
     """Draw the alerts of the last seven days, grouped by kind, then the runs that have finished."""
     events = data.cached(list_alerts, ttl=10)()
     alerts = [event for event in events if event.severity != "info"]
-    read = read_keys(data.database())
-    unread = [alert for alert in alerts if alert.key not in read]
+    keys_of_read_alerts = read_keys(data.database())
+    unread = [alert for alert in alerts if alert.key not in keys_of_read_alerts]
     st.subheader(f"Inbox: {format_count(len(unread))} unread")
     if alerts:
         _show_alerts(alerts, unread, events)
@@ -51,9 +54,10 @@ def show() -> None:
 
 
 def _show_alerts(alerts: Sequence[Alert], unread: Sequence[Alert], events: Sequence[Alert]) -> None:
-    by_kind: dict[str, list[Alert]] = {}
     counts = Counter(alert.kind for alert in alerts)
-    for alert in sorted(alerts, key=lambda alert: list(SEVERITY).index(alert.kind)):
+    by_kind: dict[str, list[Alert]] = {}
+    order_of_kinds = list(SEVERITY)
+    for alert in sorted(alerts, key=lambda alert: order_of_kinds.index(alert.kind)):
         by_kind.setdefault(alert.kind, []).append(alert)
     with st.container(horizontal=True, vertical_alignment="center"):
         if st.button("Mark all as read", key="read_all", disabled=not (unread and messages.may_act())):
@@ -63,15 +67,15 @@ def _show_alerts(alerts: Sequence[Alert], unread: Sequence[Alert], events: Seque
             "Kind", label_visibility="collapsed", selection_mode="multi",
             **_KINDS.bind(list(by_kind), lambda kind: f"{kind} · {format_count(counts[kind])}"),
         )  # fmt: skip
-    filtered = {
-        kind: [alert for alert in group if alert in unread] if only_unread else group
-        for kind, group in by_kind.items()
-        if not kinds or kind in kinds
-    }
-    for group in filtered.values():
-        if group:
-            _show_kind(group, unread)
-    if not any(filtered.values()):
+    has_visible_alerts = False
+    for kind, group in by_kind.items():
+        if kinds and kind not in kinds:
+            continue
+        visible = [alert for alert in group if alert in unread] if only_unread else group
+        if visible:
+            _show_kind(visible, unread)
+            has_visible_alerts = True
+    if not has_visible_alerts:
         st.caption("No alert of this kind." if unread and kinds else "All alerts are read.")
 
 
@@ -82,16 +86,16 @@ def _show_kind(alerts: Sequence[Alert], unread: Sequence[Alert]) -> None:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.badge(f"{KIND_LABELS[kind]} · {format_count(len(alerts))}", icon=_ICON[severity], color=_COLOR[severity])  # type: ignore[arg-type]
             st.caption(KIND_MEANINGS[kind], width="stretch")
-        for alert in alerts[:_MAX_PER_KIND]:
+        for alert in alerts[:_MAX_UNFOLDED]:
             _show_alert(alert, is_unread=alert in unread)
-        if older := alerts[_MAX_PER_KIND:]:
+        if older := alerts[_MAX_UNFOLDED:]:
             with st.expander(f"{format_count(len(older))} more"):
                 for alert in older:
                     _show_alert(alert, is_unread=alert in unread)
 
 
 def _show_finished(events: Sequence[Alert]) -> None:
-    """Draw the runs that have finished, folded."""
+    """Draw the runs that have finished, in an expander."""
     if not events:
         return
     with st.expander(f"Finished runs ({format_count(len(events))})", icon=_ICON["info"]):
@@ -109,9 +113,10 @@ def _show_alert(alert: Alert, *, is_unread: bool) -> None:
             st.page_link("../pages/live.py", label="Live", query_params={RUN.name: alert.run_id})
 
 
-def _mark_read(unread: Sequence[Alert], alerts: Sequence[Alert]) -> None:
+def _mark_read(unread: Sequence[Alert], events: Sequence[Alert]) -> None:
+    """Store that these alerts are read, and draw the page again. Keys of events that no longer exist are removed."""
     try:
-        mark_read(data.database(), [alert.key for alert in unread], existing_keys=[alert.key for alert in alerts])
+        mark_read(data.database(), [alert.key for alert in unread], existing_keys=[event.key for event in events])
     except OSError as exc:
         st.error(escape_markdown(f"Cannot save which alerts are read: {exc.strerror}."))
         return

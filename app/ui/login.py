@@ -1,12 +1,12 @@
 """Login with an identity provider, the list of allowed users, and the check of uploads.
 
 The login is Streamlit's own (OpenID Connect, `[auth]` in `.streamlit/secrets.toml`). Without a provider, the token of
-`app.ui.access` is needed instead. A public provider proves an e-mail address but does not limit who can log in, so
-EMTC_USERS lists the allowed addresses. If that list is set without a provider, access is denied. An address counts only
-if the provider has verified it.
+`app.ui.access` is needed instead. A public provider confirms e-mail addresses but every person can log in. The
+environment variable EMTC_USERS therefore lists the allowed addresses. An address is allowed only if the provider has
+verified it. If EMTC_USERS is set but no provider is configured, access is denied to all users.
 
-Streamlit accepts uploads from every open page, and the login itself is an open page. The upload manager is therefore
-wrapped from the first page on, so that it accepts files only from sessions that are logged in.
+Streamlit accepts uploads from every browser tab with a page of the app, also from one that shows only the login.
+Streamlit's upload manager is therefore wrapped, so that it accepts files only from sessions that are logged in.
 """
 
 import os
@@ -24,18 +24,20 @@ from emtc_core.errors import ConfigError
 
 USERS_VARIABLE: Final = "EMTC_USERS"
 DEFAULT: Final = "default"
+"""Name of the provider if `[auth]` has one provider without a name."""
 _SESSIONS_WITH_UPLOADS: Final = set[str]()
+"""Ids of the sessions that may upload files."""
 
 
 class UploadRefusedError(Exception):
     """An upload from a session that is not logged in."""
 
 
-def require() -> None:
-    """Show only the login, and stop the page, if the user must log in first or is not allowed."""
+def require_login() -> None:
+    """If the user must log in first or is not allowed, draw only the login or an error, and stop the page."""
     try:
         providers = list_providers()
-    except ConfigError as exc:  # unreadable secrets may contain a provider, so the app stays closed
+    except ConfigError as exc:  # unreadable secrets may contain a provider, so no page is shown
         forbid_uploads()
         messages.error(exc)
         st.stop()
@@ -71,7 +73,7 @@ def show_account() -> None:
 
 
 def list_providers() -> list[str]:
-    """List the identity providers in the secrets; an empty list means that no login is needed.
+    """List the names of the identity providers in the secrets; empty if none is configured.
 
     Raises:
         ConfigError: If a secrets file exists and cannot be read.
@@ -88,14 +90,18 @@ def list_providers() -> list[str]:
 
 
 def is_allowed(address: str, *, verified: bool = True) -> bool:
-    """Return whether EMTC_USERS contains the address or its domain (`@lab.org`), or is empty."""
+    """Return whether EMTC_USERS is empty, or contains the verified address or its domain (`@lab.org`)."""
     users = os.environ.get(USERS_VARIABLE, "").replace(",", " ").lower().split()
+    if not users:
+        return True
     name, _, domain = address.lower().rpartition("@")
-    return not users or (verified and bool(name) and (address.lower() in users or f"@{domain}" in users))
+    if not verified or not name:
+        return False
+    return address.lower() in users or f"@{domain}" in users
 
 
 def is_verified(claim: object) -> bool:
-    """Return whether a provider's claim `email_verified` is true, as a boolean or as text."""
+    """Return whether a provider's claim `email_verified` is true. Some providers send it as a text."""
     return claim is True or (isinstance(claim, str) and claim.lower() == "true")
 
 
@@ -137,4 +143,5 @@ def _wrap_upload_manager(manager: Any) -> None:
             raise UploadRefusedError("Log in before you upload a file.")
         add_file(session_id, file)
 
-    manager.add_file, manager.is_guarded = add_if_allowed, True
+    manager.add_file = add_if_allowed
+    manager.is_guarded = True

@@ -1,6 +1,8 @@
-"""Cached results that are computed from snapshots of a memory. They are large, so all sessions share one object.
+"""Cached results that are computed from snapshots of a run's episodic memory.
 
-Never change a cached value. A snapshot never changes, so the results have no maximum age, only a maximum number.
+A snapshot contains the nodes (stored states) of the memory at one env step. The results are large, so all sessions
+share one object: never change a cached value. A snapshot never changes, so the results have no maximum age, only a
+maximum number. A parameter whose name starts with `_` is not part of the key in the cache.
 """
 
 import os
@@ -42,7 +44,7 @@ def get_snapshot(key: SnapshotKey) -> Snapshot:
 
 @st.cache_resource(max_entries=6, show_spinner=False)
 def get_pca(key: SnapshotKey) -> LabeledPoints:
-    """Project a snapshot by PCA, with the axis signs that agree with earlier snapshots."""
+    """Project a snapshot by PCA, with the axis signs of earlier snapshots, so that the map does not flip."""
     return compute_aligned_pca(open_url(key.url), get_snapshot(key), _get_known_signs(key.url))
 
 
@@ -53,7 +55,7 @@ def get_axis_signs(key: SnapshotKey) -> AxisSigns:
 
 @st.cache_resource(max_entries=64, show_spinner=False)
 def _get_known_signs(url: str) -> dict[int, AxisSigns]:
-    """Return the axis signs of the PCA by snapshot. `app.analysis` adds those that it computes."""
+    """Return the dictionary snapshot id → axis signs of its PCA. `app.analysis` adds the signs that it computes."""
     return {}
 
 
@@ -71,14 +73,17 @@ def get_outlier(key: SnapshotKey) -> Outlier | None:
 
 @st.cache_resource(max_entries=4, show_spinner="Reading the newest transitions …")
 def get_stream(key: SnapshotKey, _rules: GateRules) -> Stream:
-    """Read the newest transitions of a run up to one of its snapshots. The rules of a run never change."""
+    """Read the newest transitions of a run up to one of its snapshots, for *What if*.
+
+    The rules are the run's settings of gate and incentive, which never change.
+    """
     snapshot = get_snapshot(key)
     return read_stream(open_url(key.url), snapshot.run_id, _rules, until=snapshot.env_step)
 
 
 @st.cache_resource(max_entries=8, show_spinner="Merging …")
 def get_merged_nodes(key: SnapshotKey, _rules: GateRules, factor: float) -> "MergedNodes":
-    """Merge a snapshot's nodes at `factor` times the run's delta. The rules of a run never change.
+    """Merge a snapshot's nodes again, with a merge radius of `factor` times the run's `memory.delta`.
 
     Raises:
         ConfigError: If the snapshot cannot be merged.
@@ -90,7 +95,9 @@ def get_merged_nodes(key: SnapshotKey, _rules: GateRules, factor: float) -> "Mer
 def get_collapse(
     url: str, embedding_key: str, _snapshot: Snapshot, *, delta: float, delta_space: Literal["raw", "normalized"]
 ) -> CollapseResult:
-    """Measure whether an embedding has collapsed, once for all its projections.
+    """Measure whether an embedding has collapsed: whether nearby states still have similar returns.
+
+    All projections of the embedding share the result.
 
     Args:
         url: URL of the database.

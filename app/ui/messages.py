@@ -1,4 +1,4 @@
-"""Messages of the pages if there is nothing to show or an error occurred: one sentence and the next step."""
+"""Messages of the pages for an error, for a page without data, and for a read-only server."""
 
 import logging
 from collections.abc import Generator
@@ -42,7 +42,10 @@ def error(exc: BaseException, *, as_toast: bool = False) -> None:
 
 
 def may_act() -> bool:
-    """Whether buttons that start, stop, change or delete are enabled. If not, storage refuses these actions, too."""
+    """Return whether this session may write: the server is not read-only, and no bundle (a file with runs) is shown.
+
+    If not, the pages disable the buttons that start, stop, change or delete, and `storage` refuses these actions.
+    """
     return not is_read_only() and view.get_bundle() is None
 
 
@@ -54,7 +57,10 @@ def show_read_only_notice() -> None:
 
 @contextmanager
 def guarded() -> Generator[None]:
-    """Draw an exception of the block as a message. Streamlit's control-flow exceptions are not caught."""
+    """Catch an exception of the block and draw its message, so that the other parts of the page are drawn.
+
+    Streamlit's exceptions for a stop or rerun of the page are not caught: they derive from `BaseException`.
+    """
     try:
         yield
     except Exception as exc:  # top-level exception handler of a part of a page

@@ -1,10 +1,11 @@
 """The state of a page: parameters of the URL, and the widgets that show and change them.
 
 A page declares each parameter once: its name in the URL, its type, its default, and whether a pinned view contains it.
-A pinned view, or pin, is a view that is saved in the notebook. `read` returns the value, `write` writes it, and `bind`
-returns the arguments of a widget. The URL decides: at every rerun, a bound widget is set to the value in the URL, and a
-change of the widget is written into the URL. So a link, a pin and the browser's back button show the same view. A value
-equal to the default is not in the URL.
+A pinned view, or pin, is a view that an entry of the research notebook stores with a figure.
+
+`read` returns the value, `write` writes it, and `bind` returns the arguments of a widget. The URL decides: at every
+rerun, a bound widget is set to the value in the URL, and a change of the widget is written into the URL. So a link, a
+pin and the browser's back button show the same view. A value equal to the default is not in the URL.
 
 A URL may contain anything. A value that cannot be read or does not exist is removed from the URL, and a line on top of
 the page states the value and what is shown instead.
@@ -28,7 +29,7 @@ _MAX_CHARACTERS_IN_LIST: Final = 256
 _MAX_VALUES_IN_LIST: Final = 500
 _MAX_DIGITS: Final = 18
 _WHOLE_NUMBERS_FROM: Final = 20
-"""From this width, a window of an x axis is written with whole numbers."""
+"""An x range of at least this width, in units of its axis, is written with whole numbers."""
 _DECLARED: Final[dict[tuple[str, str], "Parameter[Any]"]] = {}
 """Page and name → parameter. The page is empty for a parameter of every page."""
 
@@ -80,7 +81,8 @@ class Parameter(Generic[T]):
         pages: Names of the pages that have it; none: every page.
         default: Value if the URL does not contain the parameter. Default: that of the class.
         is_pinned: Whether a pinned view contains the value.
-        pins_default: Whether a pinned view contains the default, too, because later versions may change it.
+        pins_default: Whether a pinned view contains the value even if it is the default, because a later version may
+            have another default.
     """
 
     default: T
@@ -111,7 +113,7 @@ class Parameter(Generic[T]):
         return bool(read_texts(self.name))
 
     def parse(self, texts: Sequence[str]) -> T:
-        """Parse the values of the URL parameter, which are texts. There is at least one, more if it is repeated.
+        """Parse the texts of the parameter in the URL. There is at least one, more if the parameter is repeated.
 
         Raises:
             ValueError: If they are not a value of this parameter.
@@ -147,7 +149,7 @@ class Parameter(Generic[T]):
         report_missing(self.name, text, replacement)
 
     def read_pinned(self) -> dict[str, list[str]]:
-        """Return the texts of the current view, from which a pinned view is made: name → texts."""
+        """Return name → texts for a pinned view; empty if a pinned view does not contain the parameter now."""
         texts = read_texts(self.name)
         if not texts and self.pins_default and st.session_state.get(self.key) is not None:
             texts = self.format(st.session_state[self.key])
@@ -161,7 +163,10 @@ class Parameter(Generic[T]):
         *,
         accepts_empty_text: bool = False,
     ) -> T:
-        """Read the value with a function. An empty text is replaced by the default unless it is accepted as a value."""
+        """Read the value with a given function instead of `parse`. If it raises ValueError, return the default.
+
+        An empty text gives the default, unless `accepts_empty_text`.
+        """
         texts = read_texts(self.name)
         if not texts or not (accepts_empty_text or any(texts)):
             return default
@@ -285,16 +290,16 @@ class Integer(Number):
             raise ValueError("not an integer")
         return int(self._check_limits(int(texts[-1])))
 
-    def read_page(self, n_pages: int) -> int:
-        """Read a page number; a number that is too large is replaced by that of the last page."""
+    def read_page_number(self, n_pages: int) -> int:
+        """Read a page number, from 1. A number above `n_pages` is replaced by `n_pages`, also in the URL."""
         number = self.read() or 1
         if number > n_pages:
             self.write(n_pages)
         return min(number, n_pages)
 
-    def bind_pages(self, n_pages: int) -> BoundPages:
+    def bind_page_number(self, n_pages: int) -> BoundPages:
         """Return the arguments of a choice of the page number."""
-        return BoundPages(**self._bind(self.read_page(n_pages)), num_pages=n_pages)
+        return BoundPages(**self._bind(self.read_page_number(n_pages)), num_pages=n_pages)
 
 
 class Choice(Parameter[Any]):
@@ -303,8 +308,8 @@ class Choice(Parameter[Any]):
     The default is the first option, unless `bind` gets another one.
 
     Args:
-        in_url_as_default: Whether the value is written into the URL even if it is the default, because the default
-            changes when there are more data.
+        in_url_as_default: Whether the URL contains the value even if it is the default, because new data change the
+            default, for example the newest episode.
     """
 
     default = None
@@ -385,17 +390,23 @@ class Choices(Parameter[list[Any]]):
 
     def parse(self, texts: Sequence[str]) -> list[str]:
         """Parse "a,b", a repeated parameter, or both."""
-        parts = [part.strip() for text in texts for part in (text.split(self.separator) if self.separator else [text])]
+        parts: list[str] = []
+        for text in texts:
+            parts += text.split(self.separator) if self.separator else [text]
+        parts = [part.strip() for part in parts]
         parts = [part for part in parts if part and len(part) <= _MAX_CHARACTERS_IN_LIST]
         return list(dict.fromkeys(parts))[:_MAX_VALUES_IN_LIST]
 
     def format(self, value: Sequence[Any]) -> list[str]:
         """Join the texts with the separator.
 
-        If nothing is selected, the URL has an empty value. No parameter in the URL means the default.
+        If nothing is selected, return one empty text. An empty list would remove the parameter, and a URL without the
+        parameter means the default.
         """
         texts = [str(item) for item in value]
-        return [self.separator.join(texts)] if self.separator or not texts else texts
+        if self.separator:
+            return [self.separator.join(texts)]
+        return texts or [""]
 
     def bind(
         self,
@@ -405,7 +416,7 @@ class Choices(Parameter[list[Any]]):
         default: Sequence[Any] = (),
         on_change: Callable[[], None] | None = None,
     ) -> BoundChoice:
-        """Return the arguments of a choice of several options. A selected value remains an option if `options` changes.
+        """Return the arguments of a choice of several options. A selected value stays an option if `options` loses it.
 
         Args:
             options: The options. Their texts are the values in the URL.
@@ -415,7 +426,8 @@ class Choices(Parameter[list[Any]]):
         """
         former_values = st.session_state.get(self.key) or ()
         all_options = [*options, *(value for value in former_values if value not in options)]
-        values, unknown = list(default), list[str]()
+        values = list(default)
+        unknown: list[str] = []
         if self.is_in_url:
             values = []
             for text in self.read():
@@ -434,7 +446,7 @@ class Choices(Parameter[list[Any]]):
 
 
 class Window(Parameter[tuple[float, float] | None]):
-    """A window of a chart's x axis, such as 0-150. Default: none."""
+    """The visible x range of a chart, such as 0-150. Default: none, which means the whole range."""
 
     default = None
 
@@ -447,9 +459,9 @@ class Window(Parameter[tuple[float, float] | None]):
         return window
 
     def format(self, value: tuple[float, float] | None) -> list[str]:
-        """Write the two limits, in a short window with two digits after the point.
+        """Write the two limits as whole numbers, or with two digits after the point if the range is short.
 
-        "-" separates the limits, so a window with a negative limit is not written.
+        "-" separates the limits, so a range with a negative limit cannot be written.
         """
         if value is None or value[0] < 0:
             return []
@@ -457,14 +469,15 @@ class Window(Parameter[tuple[float, float] | None]):
         return [f"{value[0]:.{digits}f}-{value[1]:.{digits}f}"]
 
     def on_window(self, window: Sequence[float] | None) -> None:
-        """Write the window that was selected on a chart; none removes it."""
+        """Write the x range that the user has selected on a chart; None or an empty range removes it."""
         self.write((window[0], window[1]) if window else None)
 
 
 class Fields(Parameter[dict[str, str]]):
-    """Not one parameter, but every parameter in the URL whose name is a field of a page's form. Its own name is "*".
+    """All parameters in the URL whose names are fields of a page's form, together. The declared name is "*".
 
     Args:
+        page: Name of the page.
         is_field: Whether a name is a field of the form.
     """
 
@@ -490,7 +503,7 @@ class Fields(Parameter[dict[str, str]]):
             write_texts(name, [text])
 
     def read_pinned(self) -> dict[str, list[str]]:
-        """Return the texts of the fields, from which a pinned view is made: name → texts."""
+        """Return name → texts of all fields, for a pinned view."""
         return {name: [text] for name, text in self.read().items()}
 
     def list_undeclared(self) -> list[str]:
@@ -510,17 +523,17 @@ def list_parameters(page: str) -> list[Parameter[Any]]:
 
 
 def read_pinned() -> dict[str, list[str]]:
-    """Return all parameters of the current view of the page, from which a pinned view is made: name → texts."""
+    """Return name → texts of all parameters that a pinned view of the current page contains."""
     query: dict[str, list[str]] = {}
     for parameter in list_parameters(get_page()):
         query |= parameter.read_pinned()
     return query
 
 
-def in_form(bound: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments without `on_change`, which a widget in a form must not have.
+def without_on_change(bound: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a bound widget without `on_change`, which Streamlit does not allow in a form.
 
-    Use `store` when the form is submitted.
+    Call `store` of the parameter when the form is submitted.
     """
     return {name: value for name, value in bound.items() if name != "on_change"}
 
@@ -538,9 +551,9 @@ def _find_option(text: str, options: Sequence[Any]) -> Any:
 
 
 RUN: Final = Text("run", max_characters=64)
-"""Id of the run that the page shows, or a prefix of it."""
+"""Id of the run that the page shows, or the start of the id."""
 RUNS: Final = Choices("runs", "compare")
-"""Ids of the compared runs, or prefixes of them."""
+"""Ids of the compared runs, or the starts of the ids."""
 EPISODE: Final = Choice("episode", "replay", in_url_as_default=True)
 """Number of the replayed training episode."""
 START: Final = Integer("t", "replay", low=0)
@@ -548,12 +561,12 @@ START: Final = Integer("t", "replay", low=0)
 PLAY: Final = Choice("play", "replay", in_url_as_default=True)
 """The replayed evaluation episode, as the text "<env step>-<episode>"."""
 POINT: Final = Integer("point", "memory", low=0)
-"""The selected node of the memory: its slot, which is the index of the node."""
+"""The selected node, which is a stored state of the episodic memory: its slot, the index in the memory."""
 SWEEP: Final = Choice("sweep", "sweeps", in_url_as_default=True)
 """Id of the selected sweep."""
 WINDOW: Final = Window("x", "live", "compare", "run")
-"""Window of env steps of the charts."""
+"""Visible x range of the charts [env steps]."""
 TOUR: Final = Integer("tour", low=1, is_pinned=False)
-"""Step of the tour."""
+"""Step of the tour (`app.ui.widgets.tour`), from 1."""
 MARK: Final = Integer("mark", "memory", low=0, is_pinned=False)
-"""A node that the map marks, but that is not selected."""
+"""Slot of a node that the memory map marks with a ring, without selecting it."""

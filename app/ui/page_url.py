@@ -1,4 +1,4 @@
-"""The URL of the page that is drawn, and the lines on top of the page about values in it that were not found.
+"""The URL of the page that is drawn, and notices on top of the page about values in the URL that were not found.
 
 Only this module reads and writes the URL. The parameters of the pages are declared with `page_state`.
 """
@@ -16,40 +16,45 @@ OPENED_BOX: Final = "opened_box"
 _MAX_CHARACTERS_IN_NOTICE: Final = 60
 _CONFIRMED_AFTER_S: Final = 2.0
 """After this time [s], the browser is assumed to have a change. `read_texts` then uses the URL of the request."""
-# Keys of Streamlit's session state: the name of the page that is drawn, the container of its notices while it is drawn,
-# the notices, and the changes of the URL by parameter.
-_PAGE: Final = "page_state_page"
-_NOTICE_CONTAINER: Final = "page_state_place"
-_NOTICES: Final = "page_state_notices"
-_CHANGES: Final = "page_state_changes"
+# Keys of Streamlit's session state:
+_PAGE: Final = "page_url_page"
+"""The name of the page that is drawn."""
+_NOTICE_CONTAINER: Final = "page_url_notice_container"
+"""The container of the notices while the page is drawn; later None."""
+_NOTICES: Final = "page_url_notices"
+"""The texts of the notices."""
+_CHANGES: Final = "page_url_changes"
+"""Parameter → its last `_Change`."""
 
 
 class _Change(NamedTuple):
-    """The texts of a parameter before and after a change.
-
-    Until the time `until` [s], a request may still contain the URL from before the change.
-    """
+    """The texts of a parameter before and after a change."""
 
     before: list[str]
     after: list[str]
     until: float
+    """Until this monotonic time [s], a request may still contain the URL from before the change."""
 
 
-def open_page(page: str) -> None:
-    """Set the page that is drawn now. Call this once per execution of the script, at the place of the notices."""
+def begin_page(page: str) -> None:
+    """Begin to draw a page. Call this once per rerun, where the notices are to be drawn.
+
+    Args:
+        page: Name of the page.
+    """
     st.session_state[_CHANGES] = {}
     if get_page() != page:
         st.session_state[_NOTICES] = []
         st.session_state.pop(OPENED_BOX, None)
     st.session_state[_PAGE] = page
     st.session_state[_NOTICE_CONTAINER] = st.container()
-    # If the last execution of the script was interrupted, its notices are still stored.
+    # If the last rerun was interrupted before `finish_page`, its notices are still stored.
     for notice in st.session_state.setdefault(_NOTICES, []):
         _show_notice(notice)
 
 
 def finish_page() -> None:
-    """End the drawing of the page. After this, a fragment draws its notices at its own place."""
+    """End the drawing of the page. A fragment that is executed later draws its notices inside the fragment."""
     st.session_state[_NOTICES] = []
     st.session_state[_NOTICE_CONTAINER] = None
 
@@ -78,8 +83,8 @@ def clear() -> None:
 def read_texts(name: str) -> list[str]:
     """Read the texts of a parameter.
 
-    A timer of a fragment may send a request before the browser has received a change that was made in the fragment.
-    Such a request contains the old URL. It is ignored, and the changed value is returned.
+    A fragment with a timer may change the URL and be executed again before the browser has received the change. The
+    request of this execution contains the old URL. It is ignored, and the changed texts are returned.
     """
     texts = st.query_params.get_all(name)
     change: _Change | None = st.session_state.get(_CHANGES, {}).get(name)

@@ -20,7 +20,7 @@ from app.analysis.tables import (
     make_plain_table,
 )
 from app.ui import data, messages, view
-from app.ui.page_state import Choice, Flag, Text, in_form
+from app.ui.page_state import Choice, Flag, Text, without_on_change
 from app.ui.widgets import files
 from app.ui.widgets.result_table import number_columns
 from storage.queries.runs import run_configs
@@ -31,12 +31,12 @@ _QUERY: Final = Text("q", "sql", max_characters=MAX_QUERY_LENGTH)
 _TABLE: Final = Choice("table", "sql")
 _ROWS: Final = Choice("rows", "sql")
 _SHOWS_CHART: Final = Flag("chart", "sql")
-_STATE: Final = "sql_query"
-"""Key of the session's last `_SubmittedQuery`."""
+_SUBMITTED: Final = "sql_query"
+"""Key of Streamlit's session state: the last `_SubmittedQuery`."""
 _FORMATS: Final[dict[TableFormat, str]] = {"csv": "CSV", "parquet": "Parquet"}
 _RUN_ID_COLUMNS: Final = ("id", "run_id", "run")
-_MAX_LINKED: Final = 1000
-"""Ids of runs are links in results with at most this number of rows."""
+_MAX_ROWS_WITH_LINKS: Final = 1000
+"""The ids of runs are links only in results with at most this number of rows."""
 _CHARTS: Final[dict[str, Callable[..., Any]]] = {
     "Line": st.line_chart,
     "Points": st.scatter_chart,
@@ -44,14 +44,15 @@ _CHARTS: Final[dict[str, Callable[..., Any]]] = {
 }
 _MAX_GROUPS: Final = 12
 """A column with more values cannot be the color of a chart."""
-_CHART_HEIGHT: Final = 320
-_MAX_CHARTED: Final = 5000
+_CHART_HEIGHT: Final = 320  # [pixels]
+_MAX_ROWS_IN_CHART: Final = 5000
 _ROW_LIMITS: Final = (100, 1000, 10_000, 100_000)
 _DEFAULT_ROW_LIMIT: Final = 1000
 _TIMEOUT_S: Final = 10.0
 _WAIT_S: Final = 0.5
-"""A query that takes longer has a Cancel button."""
+"""The page waits this time for the result. For a query that takes longer, it draws the button *Cancel*."""
 _CHECK_EVERY_S: Final = 0.5
+"""Interval at which the page checks whether the query has ended [s]."""
 _THREADS: Final = ThreadPoolExecutor(4, thread_name_prefix="sql")
 """Runs the queries of all sessions of this server. Further queries wait."""
 
@@ -60,7 +61,7 @@ _THREADS: Final = ThreadPoolExecutor(4, thread_name_prefix="sql")
 class _SubmittedQuery:
     """A query that runs or has ended."""
 
-    result: Future[QueryResult]
+    future: Future[QueryResult]
     cancel: QueryCancel
 
 
@@ -70,24 +71,25 @@ def show() -> None:
         "Example", list(EXAMPLES), index=None, key="example", on_change=_insert_example, placeholder="Select an example"
     )
     with st.form("sql", border=False):  # in a form, Ctrl+Enter submits
-        box = st.container()  # filled after the button: Ctrl+Enter does nothing in a form whose button is not loaded
+        # Ctrl+Enter works only if the button is created before the text area. The container places the area above it.
+        text_container = st.container()
         with st.container(horizontal=True, vertical_alignment="bottom"):
             limit = st.selectbox(
                 "Maximum rows",
-                **in_form(_ROWS.bind(_ROW_LIMITS, format_count, default=_DEFAULT_ROW_LIMIT)),
+                **without_on_change(_ROWS.bind(_ROW_LIMITS, format_count, default=_DEFAULT_ROW_LIMIT)),
                 width=160,
             )
             is_submitted = st.form_submit_button(
-                "Run", type="primary", icon=":material/play_arrow:", key="ask", on_click=_store_query
+                "Run", type="primary", icon=":material/play_arrow:", key="run_query", on_click=_store_query
             )
-        query = box.text_area(
-            "Query", **in_form(_QUERY.bind()), height=240,
+        query = text_container.text_area(
+            "Query", **without_on_change(_QUERY.bind()), height=240,
             placeholder="select name, win_rate from runs",
             help="One read-only statement. The query is part of the link to this page.",
         )  # fmt: skip
     if is_submitted:
         _submit_query(query or "", limit or _DEFAULT_ROW_LIMIT)
-    if (submitted := _get_submitted()) is not None and not submitted.result.done():
+    if (submitted := _get_submitted()) is not None and not submitted.future.done():
         st.fragment(_show_running, run_every=_CHECK_EVERY_S)(submitted)
     st.caption(
         f"Ctrl+Enter runs the query. The time limit is {_TIMEOUT_S:.0f} s. For longer queries use `emtc sql` on the "
@@ -119,12 +121,12 @@ def show_schema() -> None:
 def show_result() -> None:
     """Draw the result of the last query, or its error, if it has ended."""
     submitted = _get_submitted()
-    if submitted is None or not submitted.result.done():
+    if submitted is None or not submitted.future.done():
         return
-    if (error := submitted.result.exception()) is not None:
+    if (error := submitted.future.exception()) is not None:
         messages.error(error)
         return
-    result = submitted.result.result()
+    result = submitted.future.result()
     st.subheader("Result")
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         count = result.truncation or f"{format_count(len(result.rows))} row{'' if len(result.rows) == 1 else 's'}."
@@ -137,7 +139,7 @@ def show_result() -> None:
                 file_name=f"result.{TABLE_SUFFIX[format]}",
                 mime=TABLE_MIME[format],
                 icon=":material/download:",
-                key=f"answer-{format}",
+                key=f"result-{format}",
                 disabled=not can_write,
                 help=None if can_write else NO_PARQUET,
             )
@@ -150,23 +152,31 @@ def show_result() -> None:
 
 def _show_rows(frame: pd.DataFrame) -> None:
     """Draw the table of the result. The ids of runs are links to the page Run."""
-    names = [name for name in frame.columns if name in _RUN_ID_COLUMNS]
-    ids = tuple({str(value) for name in names for value in frame[name].head(_MAX_LINKED)})
-    runs = data.cached(run_configs, ttl=2)(ids) if ids else {}
-    linked = [name for name in names if len(frame) <= _MAX_LINKED and set(map(str, frame[name])) <= runs.keys()]
+    linked_columns = _find_run_id_columns(frame)
+    links = {name: [view.link_run(str(value), str(value)) for value in frame[name]] for name in linked_columns}
     st.dataframe(
-        frame.assign(**{name: [view.link_run(str(value), str(value)) for value in frame[name]] for name in linked}),
+        frame.assign(**links),
         hide_index=True,
-        key="answer_table",
+        key="result_table",
         column_config=number_columns(frame)
         | {
             name: st.column_config.LinkColumn(
-                display_text=view.CALLED_PATTERN, help="Opens the page Run in a new tab", width="small"
+                display_text=view.LINK_TEXT_PATTERN, help="Opens the page Run in a new tab", width="small"
             )
-            for name in linked
+            for name in linked_columns
         },
         alt="The rows of the result.",
     )
+
+
+def _find_run_id_columns(frame: pd.DataFrame) -> list[str]:
+    """Find the columns in which every value is the id of an existing run; none if the result is too long for links."""
+    if len(frame) > _MAX_ROWS_WITH_LINKS:
+        return []
+    ids_by_column = {name: set(map(str, frame[name])) for name in frame.columns if name in _RUN_ID_COLUMNS}
+    ids = tuple(set().union(*ids_by_column.values()))
+    existing_ids = data.cached(run_configs, ttl=2)(ids).keys() if ids else set[str]()
+    return [name for name, column_ids in ids_by_column.items() if column_ids <= existing_ids]
 
 
 def _show_chart(frame: pd.DataFrame) -> None:
@@ -175,25 +185,25 @@ def _show_chart(frame: pd.DataFrame) -> None:
     if not numeric or len(frame) < 2:
         return
     columns = [str(name) for name in frame.columns]
-    suffix = ",".join(columns)  # the choices of another result would not be columns of this one
-    box = st.expander("Chart", icon=":material/show_chart:", **_SHOWS_CHART.bind())
-    if not box.open:
+    suffix = ",".join(columns)  # of the widgets' keys: a result with other columns needs new widgets
+    expander = st.expander("Chart", icon=":material/show_chart:", **_SHOWS_CHART.bind())
+    if not expander.open:
         return
-    with box:
+    with expander:
         with st.container(horizontal=True, vertical_alignment="bottom"):
             kind = st.segmented_control(
                 "Kind", list(_CHARTS), default=next(iter(_CHARTS)), required=True, key="chart_kind"
             )
-            first = columns.index(numeric[0]) if len(numeric) > 1 else 0
-            x = st.selectbox("x", columns, index=first, key=f"chart_x-{suffix}", width=220)
+            default_x = columns.index(numeric[0]) if len(numeric) > 1 else 0  # the only numeric column is y
+            x = st.selectbox("x", columns, index=default_x, key=f"chart_x-{suffix}", width=220)
             y = st.selectbox("y", numeric, index=len(numeric) - 1, key=f"chart_y-{suffix}", width=220)
             groups = [name for name in columns if len(set(map(str, frame[name].tolist()))) <= _MAX_GROUPS]
             color = st.selectbox(
                 "Color", groups, index=None, placeholder="none", key=f"chart_color-{suffix}", width=220
             )
-        _CHARTS[kind](frame.head(_MAX_CHARTED), x=x, y=y, color=color, height=_CHART_HEIGHT)
-        if len(frame) > _MAX_CHARTED:
-            st.caption(f"The chart shows the first {format_count(_MAX_CHARTED)} rows.")
+        _CHARTS[kind](frame.head(_MAX_ROWS_IN_CHART), x=x, y=y, color=color, height=_CHART_HEIGHT)
+        if len(frame) > _MAX_ROWS_IN_CHART:
+            st.caption(f"The chart shows the first {format_count(_MAX_ROWS_IN_CHART)} rows.")
 
 
 def _insert_example() -> None:
@@ -208,7 +218,7 @@ def _store_query() -> None:
 
 
 def _get_submitted() -> _SubmittedQuery | None:
-    return st.session_state.get(_STATE)
+    return st.session_state.get(_SUBMITTED)
 
 
 def _submit_query(query: str, limit: int) -> None:
@@ -216,14 +226,14 @@ def _submit_query(query: str, limit: int) -> None:
     if (previous := _get_submitted()) is not None:
         previous.cancel.cancel()
     cancel = QueryCancel()
-    result = _THREADS.submit(run_query, data.database(), query, max_rows=limit, seconds=_TIMEOUT_S, cancel=cancel)
-    st.session_state[_STATE] = _SubmittedQuery(result, cancel)
-    wait([result], timeout=_WAIT_S)
+    future = _THREADS.submit(run_query, data.database(), query, max_rows=limit, seconds=_TIMEOUT_S, cancel=cancel)
+    st.session_state[_SUBMITTED] = _SubmittedQuery(future, cancel)
+    wait([future], timeout=_WAIT_S)
 
 
 def _show_running(submitted: _SubmittedQuery) -> None:
-    """Draw that the query runs, and the Cancel button. A fragment: it draws the whole page when the query has ended."""
-    if submitted.result.done():
+    """Draw a message and the button *Cancel*. A timer executes this fragment; it reruns the page at the query's end."""
+    if submitted.future.done():
         st.rerun()
     with st.container(horizontal=True, vertical_alignment="center", border=True):
         st.markdown("The query is running.")

@@ -1,8 +1,8 @@
 """Which runs a session shows: those of the app's database, or those of an opened bundle, which is read-only.
 
-The URL parameter `from` names the bundle by its key. The session stores the bundle, so all pages show the same runs.
-On Compare, runs of bundles are shown together with the app's runs and are named `id@key`. A read-only server opens no
-bundle, because bundles belong to the owner of the server and not to its visitors.
+A bundle is a file with exported runs. The URL parameter `from` contains its key. The session stores the bundle, so all
+pages show the same runs. Compare can show runs of bundles together with the app's runs, and names them `id@key`. A
+read-only server opens no bundle, because bundles belong to the owner of the server and not to its visitors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,17 @@ from storage.bundles.bundle_cache import Bundle
 from storage.engine import is_read_only
 
 FROM: Final = Text("from", max_characters=64, is_pinned=False)
-CALLED: Final = "called"
-"""URL parameter with the name of a run, which tables show as the text of a link. Pages ignore it."""
-CALLED_PATTERN: Final = rf"[?&]{CALLED}=([^&]*)"
+"""Key of the bundle whose runs the pages show."""
+_LINK_TEXT: Final = "called"
+"""URL parameter with the name of a run. Table cells show it as the text of the link. Pages ignore it."""
+LINK_TEXT_PATTERN: Final = rf"[?&]{_LINK_TEXT}=([^&]*)"
+"""Regular expression that finds the text of a link in its URL, for `st.column_config.LinkColumn`."""
 WITH: Final = Choices("with", "compare")
 """Keys of the bundles whose runs are shown on Compare together with the app's runs."""
-_BUNDLE = "bundle_viewed"
+_BUNDLE = "opened_bundle"
+"""Key of Streamlit's session state: the bundle that the pages show."""
 _SEPARATOR = "@"
+"""Separates the id of a run and the key of its bundle."""
 
 
 def select_bundle() -> str | None:
@@ -52,7 +56,7 @@ def get_bundle() -> Bundle | None:
 
 
 def switch_to_bundle(new_bundle: Bundle | None) -> None:
-    """Show the runs of a bundle, or the app's runs for None. The state of the pages is deleted: it is of other runs."""
+    """Show the runs of a bundle, or the app's runs for None. Delete the state of the pages: it is of other runs."""
     st.session_state.clear()
     clear()
     if new_bundle is not None:
@@ -62,8 +66,10 @@ def switch_to_bundle(new_bundle: Bundle | None) -> None:
 
 def add_bundle(parameters: Mapping[str, str]) -> dict[str, str]:
     """Add the bundle to the parameters of a link, so that the link shows the same runs in a new tab."""
-    current = get_bundle()
-    return dict(parameters) | ({FROM.name: current.key} if current else {})
+    result = dict(parameters)
+    if (current := get_bundle()) is not None:
+        result[FROM.name] = current.key
+    return result
 
 
 def address_of(page: str, parameters: Mapping[str, str]) -> str:
@@ -73,16 +79,16 @@ def address_of(page: str, parameters: Mapping[str, str]) -> str:
 
 def link_run(run_id: str, name: str) -> str:
     """Write a link to a run's page for a table cell. The cell shows the name, and cells are sorted by it."""
-    return address_of("run", {CALLED: name, "run": run_id})
+    return address_of("run", {_LINK_TEXT: name, "run": run_id})
 
 
 def list_bundles() -> list[Bundle]:
-    """List the bundles that can be shown."""
+    """List the opened bundles; a read-only server has none."""
     return [] if is_read_only() else bundle_cache.list_bundles()
 
 
 def find_bundle(key: str) -> Bundle | None:
-    """Find a bundle by its key."""
+    """Find an opened bundle by its key; None if this server does not have it or is read-only."""
     return None if is_read_only() else bundle_cache.find_bundle(key)
 
 
@@ -108,5 +114,5 @@ def group_by_bundle(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def is_bundle_run(name: str) -> bool:
-    """Whether a run name has the form `id@key`."""
+    """Return whether a run name has the form `id@key`."""
     return _SEPARATOR in name

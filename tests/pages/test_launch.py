@@ -193,7 +193,7 @@ def test_what_is_installed_while_the_app_runs_is_offered_without_a_restart(tmp_p
     monkeypatch.setattr(smax, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path)]))  # not the real one
 
     def is_offered() -> set[bool]:
-        return {row.available for row in data.env_list() if row.env == "smax"}
+        return {row.available for row in data.list_environments() if row.env == "smax"}
 
     assert is_offered() == {False}
     for package in ("jaxmarl", "jax"):
@@ -218,9 +218,9 @@ def test_settings_of_a_gate_that_is_off_are_disabled(empty):
 
 def test_an_environment_that_is_not_installed_looks_so_and_the_reason_is_next_to_start(empty, monkeypatch):
     monkeypatch.setattr(smax, "find_unavailable_reason", lambda: "jaxmarl is missing.")
-    data._env_list.clear()
+    data._list_environments.clear()
     app = open_page("launch", env="smax")
-    data._env_list.clear()
+    data._list_environments.clear()
     assert "smax · not installed" in app.selectbox(key="env").options
     assert app.button(key="start").disabled
     text = plain(app)

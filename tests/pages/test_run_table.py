@@ -81,7 +81,7 @@ def test_thousands_of_runs_are_counted_paged_and_found(thousands):
     assert listed(app) == expected[:50]
     app.session_state[OPENED_BOX] = "run_picker_box-0"
     app.run()
-    assert f"{run_picker.LISTED} of 5,000 runs are listed, the newest" in "\n".join(
+    assert f"{run_picker.MAX_LISTED} of 5,000 runs are listed, the newest" in "\n".join(
         caption.value for caption in app.sidebar.caption
     )
     app.text_input(key="run_search").set_value("r00007").run()

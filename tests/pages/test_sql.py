@@ -12,7 +12,7 @@ from tests.pages.test_pages import open_page, said
 
 def run_query(app, query):
     app.text_area(key="sql?q").set_value(query)
-    app.button(key="ask").click().run()
+    app.button(key="run_query").click().run()
     assert not app.exception
     return app
 
@@ -56,7 +56,7 @@ def test_an_example_is_inserted_and_can_be_run(seeded):
     name = next(iter(EXAMPLES))
     app.selectbox(key="example").set_value(name).run()
     assert app.text_area(key="sql?q").value == EXAMPLES[name]
-    app.button(key="ask").click().run()
+    app.button(key="run_query").click().run()
     assert not app.error
     assert len(app.dataframe) == 2
 

@@ -58,7 +58,7 @@ from app.figures.options import BudgetOptions, Options
 from app.figures.registry import draw_chart, find_figure, list_sections, write_command
 from app.ui import data, messages, view
 from app.ui.compare import run_choice
-from app.ui.compared import decided_by_return, read_compared_tables, shared_metrics
+from app.ui.compared import is_success_defined_by_return, list_recorded_metrics, read_compared_tables
 from app.ui.page_state import WINDOW, Choice, Choices
 from app.ui.widgets import canvas, pin, reference_choice, result_table
 from app.ui.widgets.option_widget import OptionWidget
@@ -130,7 +130,7 @@ def show(run_ids: list[str]) -> None:
                 show_runs(tables, rate)
             else:
                 _show_section(title, sections[title], tables, values)
-    pin.show_more(_PAGE, list(tables.rows.values()), rate=rate)
+    pin.show_more_figures(_PAGE, list(tables.rows.values()), rate=rate)
 
 
 def _choose_options(run_ids: list[str]) -> dict[str, Any]:
@@ -139,8 +139,8 @@ def _choose_options(run_ids: list[str]) -> dict[str, Any]:
     Returns:
         The values of the options of the learning curves, by name.
     """
-    keys = [SELECTED_RATE, SELECTED_MU_W, *EVALUATION_QUANTITIES, *shared_metrics(run_ids)]
-    if SUCCESS_RATE in keys and decided_by_return(run_ids):
+    keys = [SELECTED_RATE, SELECTED_MU_W, *EVALUATION_QUANTITIES, *list_recorded_metrics(run_ids)]
+    if SUCCESS_RATE in keys and is_success_defined_by_return(run_ids):
         keys = [SUCCESS_RATE, *(key for key in keys if key != SUCCESS_RATE)]
     values: dict[str, Any] = {}
     with st.container(horizontal=True, vertical_alignment="bottom"):

@@ -89,7 +89,7 @@ def _show_run(run: dict[str, Any]) -> None:
     """Draw the links, the state of the gate (the weight of the incentive), the error and the note of one run."""
     run_id = str(run["id"])
     with st.container(horizontal=True, vertical_alignment="center"):
-        run_picker.show_links(run_id, str(run["name"]))
+        run_picker.show_page_links(run_id, str(run["name"]))
     run_picker.show_gate(run_data.get_gate_verdict(run_id, str(run["status"])).gate)
     if run["status"] in ("failed", "lost") and run["error"]:
         st.error(escape_markdown(str(run["error"])))
@@ -233,8 +233,10 @@ def _show_note_form(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:
     """Draw the name and the note of one run, or a line to append to the notes of several runs."""
     run = rows[0] if len(rows) == 1 else None
     suffix = ids[0] if run else "many"
-    if run:  # the fields show the stored values until the user edits them
-        config_form.set_to_stored({f"name-{suffix}": str(run["name"]), f"note-{suffix}": str(run["notes"])})
+    if run:
+        config_form.set_fields_to_stored_values(
+            {f"name-{suffix}": str(run["name"]), f"note-{suffix}": str(run["notes"])}
+        )
         st.text_input("Name", key=f"name-{suffix}", max_chars=200, persist_state="session")
     label = "Note" if run else "Line to append to each note"
     st.text_area(label, key=f"note-{suffix}", max_chars=LONGEST_NOTE, persist_state="session")
@@ -297,7 +299,7 @@ def _delete(run_ids: Sequence[str]) -> None:
     def delete_runs() -> str:
         result = resume.delete_runs(data.database(), run_ids)
         for run_id in result.done:
-            run_picker.remove_from_session(run_id)
+            run_picker.clear_deleted_run(run_id)
         return _describe("Deleted", result)
 
     _run_action(delete_runs)

@@ -51,7 +51,7 @@ def column_config() -> dict[str, Any]:
         "name": column.LinkColumn(
             HOME_COLUMNS["name"].label,
             width=250,  # a name such as "First study A: 3s_vs_5z · No-TCGM · seed 3"
-            display_text=view.CALLED_PATTERN,
+            display_text=view.LINK_TEXT_PATTERN,
             help="Opens the run in a new tab",
         ),
         "progress": column.ProgressColumn("Progress", format=PERCENT, min_value=0, max_value=100, width=90),

@@ -106,7 +106,9 @@ def _select_filter() -> tuple[RunFilter, str]:
             help="Sorts all matching runs. A click on a column header sorts only the rows of this page.",
         )
         is_descending = st.toggle("Descending", **_DESCENDING.bind(_go_to_first_page), disabled=not column)
-        n_filters = sum(parameter.is_in_url for parameter in run_filters.LISTS)  # statuses, maps, algorithms, tags, …
+        n_filters = sum(
+            parameter.is_in_url for parameter in run_filters.LIST_PARAMETERS
+        )  # statuses, maps, algorithms, tags, …
         label = f"Filters: {n_filters}" if n_filters else "Filters"
         filters = box.show(label, icon=":material/filter_list:", key=_FILTERS)
     run_filter = RunFilter(text=text, visibility=visibility)
@@ -194,7 +196,7 @@ def _show_page_numbers(total: int) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         listed = ""
         if n_pages > 1:
-            number = st.pagination(**_PAGE_NUMBER.bind_pages(n_pages), width=420)
+            number = st.pagination(**_PAGE_NUMBER.bind_page_number(n_pages), width=420)
             first = (number - 1) * ROWS_PER_PAGE + 1
             last = min(total, first + ROWS_PER_PAGE - 1)
             listed = f"{format_count(first)}–{format_count(last)} of "

@@ -58,7 +58,7 @@ def show() -> None:
     A request of several seeds or algorithms is started as a sweep, which needs a plan. Otherwise one run is started.
     """
     texts = fields.read_texts()
-    env_maps = data.env_list()
+    env_maps = data.list_environments()
     maps: dict[str, list[str]] = {}
     for env_map in env_maps:
         maps.setdefault(env_map.env, []).append(env_map.map)

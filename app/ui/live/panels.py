@@ -179,7 +179,7 @@ def _draw_charts(run: RunRow) -> None:
     """Draw the grid of charts: the panels of the figures, then groups of metrics, then the selected metrics."""
     curves = _get_curves(run.id)
     _mark_as_drawn(curves)
-    if not curves.n_rows and not curves.has_episodes:
+    if not curves.n_rows and not curves.has_trained:
         messages.empty(
             "No point has been recorded yet.",
             "The first one follows the first training round, usually within ten seconds. This page updates "
@@ -213,7 +213,7 @@ def _get_run_data(run: RunRow, curves: LiveCurves, x: XValues) -> RunData:
     database = data.database()
     return RunData(
         run,
-        curves.gate,
+        curves.gate_stats,
         curves.evaluations,
         curves.metrics,
         lambda: read_returns(database, run),

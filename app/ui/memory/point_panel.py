@@ -287,7 +287,7 @@ def _show_replay(memory_map: MemoryMap, detail: NodeDetail, other: Trajectory | 
     title = f"Episode {detail.episode}, {outcome}, return {format_number(trajectory.episode_return)}"
     chart = draw_chart("trajectory", Episode(trajectory, title), TrajectoryOptions(title=title))
     scene = draw_scene(run.env, run.map, trajectory.state)
-    canvas.show_playback(scene, chart, key="point-replay", start=detail.t, title=title)
+    canvas.show_episode(scene, chart, key="point-replay", start=detail.t, title=title)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(f"**{escape_markdown(title)}**. It wrote this memory at t = {detail.t}. The map shows its path.")
         pin.show_with_export(

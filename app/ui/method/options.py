@@ -70,7 +70,7 @@ def show_settings() -> None:
 def show_presets() -> None:
     """Draw the comparison of presets with `paper` for one algorithm and task, with the reason of each difference."""
     text.show("presets")
-    tasks = list(dict.fromkeys((row.env, row.map) for row in data.env_list() if row.map))
+    tasks = list(dict.fromkeys((row.env, row.map) for row in data.list_environments() if row.map))
     task_by_name = {" · ".join(task): task for task in tasks}
     default_task = _DEFAULT_TASK if _DEFAULT_TASK in tasks else tasks[0]
     left, right = st.columns(2)

@@ -193,7 +193,7 @@ def _show_entries(entries: list[EntryRow], total: int) -> None:
     n_pages = -(-len(entries) // PER_PAGE)
     st.caption(f"{count if total > 1 else '1 entry'}, newest first")
     list_container = st.container()  # above the page numbers
-    page = st.pagination(**_PAGE_NUMBER.bind_pages(n_pages)) if n_pages > 1 else 1
+    page = st.pagination(**_PAGE_NUMBER.bind_page_number(n_pages)) if n_pages > 1 else 1
     with list_container:
         for row in entries[(page - 1) * PER_PAGE : page * PER_PAGE]:
             show_entry(row)

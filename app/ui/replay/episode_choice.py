@@ -235,7 +235,7 @@ def _read_list_page(keys: ChoiceKeys, read: Callable[[int], EpisodePage]) -> Epi
     n_pages = _count_pages(page)
     if number <= n_pages:
         return page
-    return read((keys.page.read_page(n_pages) - 1) * EPISODES_PER_PAGE)
+    return read((keys.page.read_page_number(n_pages) - 1) * EPISODES_PER_PAGE)
 
 
 def _count_pages(page: EpisodePage) -> int:
@@ -250,7 +250,7 @@ def _show_empty(message: DeltaGenerator, text: str, advice: str) -> None:
 def _show_count(keys: ChoiceKeys, page: EpisodePage) -> None:
     """Draw the number of episodes and the page numbers of a list."""
     n_pages = _count_pages(page)
-    number = st.pagination(**keys.page.bind_pages(n_pages), max_visible_pages=3) if n_pages > 1 else 1
+    number = st.pagination(**keys.page.bind_page_number(n_pages), max_visible_pages=3) if n_pages > 1 else 1
     if page.total < page.recorded:
         count = f"{format_count(page.total)} of {format_count(page.recorded)} episodes match"
     else:

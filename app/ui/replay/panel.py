@@ -234,7 +234,7 @@ def _show_single(run: RunRow, replay: Replay, tools: DeltaGenerator, *, has_map:
     st.markdown(f"**{escape_markdown(replay.title)}**, {replay.trajectory.length} steps")
     with st.container(key="replay_grid", horizontal=True, gap="medium"):
         with st.container(gap="xsmall"):
-            canvas.show_sides([replay.side], key="replay-player", start=start)
+            canvas.show_episodes([replay.side], key="replay-player", start=start)
         if has_map:
             with st.container(gap="xsmall"):
                 _show_map(run, replay)
@@ -261,7 +261,7 @@ def _show_pair(run: RunRow, first: Replay, second: Replay, tools: DeltaGenerator
     start = START.read() or 0
     replays = add_run_names([first, second])
     chart = join_values([replay.side for replay in replays])
-    canvas.show_sides([replay.side for replay in replays], key="replay-player", start=start)
+    canvas.show_episodes([replay.side for replay in replays], key="replay-player", start=start)
     st.caption(escape_markdown(chart.caption))
     if has_map:
         _show_map(run, first, second)

@@ -124,7 +124,7 @@ def _show_name_form(run: RunRow) -> None:
     name_key = f"run-name-{run.id}"
     tags_key = f"run-tags-{run.id}"
     note_key = f"run-note-{run.id}"
-    config_form.set_to_stored({name_key: run.name, tags_key: list(run.tags), note_key: run.notes})
+    config_form.set_fields_to_stored_values({name_key: run.name, tags_key: list(run.tags), note_key: run.notes})
     st.text_input("Name", key=name_key, max_chars=200, disabled=is_disabled, persist_state="session")
     all_tags = data.cached(list_filter_options, ttl=5)("all").tags
     st.multiselect(

@@ -155,13 +155,13 @@ def _show_best_run(runs: Sequence[RunRow]) -> None:
     best = max(evaluated, key=lambda run: (run.win_rate or 0.0, run.mu_w or 0.0))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(f"Best run, {format_percent(best.win_rate)} wins in its last greedy evaluation:", width="content")
-        run_picker.show_links(best.id, best.name)
+        run_picker.show_page_links(best.id, best.name)
 
 
 def _show_runs_to_start(sweep: Sweep, runs: Sequence[RunRow]) -> None:
     """List the queued and missing runs, with a button that starts them, unless a worker is going to train them."""
     try:
-        open_runs = find_open_runs(sweep, runs, data.imported_keys(sweep, runs))  # an imported run is not missing
+        open_runs = find_open_runs(sweep, runs, data.find_imported_keys(sweep, runs))  # an imported run is not missing
     except ConfigError as exc:
         st.warning(escape_markdown(f"Imported runs cannot be matched to the plan: {exc}"))
         return
@@ -227,7 +227,7 @@ def _show_table(sweep: Sweep, runs: Sequence[RunRow]) -> None:
     labels = {str(run["key"]): str(run.get("label", "")) for run in planned}
     columns: dict[str, Any] = {
         "Run": st.column_config.LinkColumn(
-            display_text=view.CALLED_PATTERN, help="Opens the run in a new tab", width="large"
+            display_text=view.LINK_TEXT_PATTERN, help="Opens the run in a new tab", width="large"
         ),
         "Seed": st.column_config.NumberColumn(format="%d", width="small"),
         "Progress": st.column_config.ProgressColumn(
@@ -251,6 +251,6 @@ def _show_table(sweep: Sweep, runs: Sequence[RunRow]) -> None:
     rows = table["selection"]["rows"]
     if rows and rows[0] < len(runs):
         with st.container(horizontal=True, vertical_alignment="center"):
-            run_picker.show_links(runs[rows[0]].id, runs[rows[0]].name)
+            run_picker.show_page_links(runs[rows[0]].id, runs[rows[0]].name)
     else:
         st.caption("Select a row to open the run.")

@@ -161,7 +161,7 @@ def _show_trials(sweep: Sweep, study: Any, trials: Sequence[Any]) -> None:
                     f"Value ({metric})", format="%.7g", help="Complete trial: the last value. Pruned: the last so far"
                 ),
                 "Run": st.column_config.LinkColumn(
-                    display_text=view.CALLED_PATTERN, help="Opens the page Run in a new tab"
+                    display_text=view.LINK_TEXT_PATTERN, help="Opens the page Run in a new tab"
                 ),
             },
             placeholder=NO_VALUE,

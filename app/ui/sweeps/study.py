@@ -64,7 +64,7 @@ def show(sweep: Sweep) -> None:
         with messages.guarded():
             _show_result(sweep, tables, options)
     _show_study(sweep, runs, tables, options)
-    pin.show_more("sweeps", runs, rate=options.rate)
+    pin.show_more_figures("sweeps", runs, rate=options.rate)
 
 
 def _show_result(sweep: Sweep, tables: RunTables, options: ResultOptions) -> None:

@@ -1,8 +1,8 @@
-"""A popover whose content is drawn only after it was opened, because the content is slow to draw.
+"""A box: a popover whose content is drawn only after it was opened, because the content is slow to draw.
 
 `st.popover(on_change=…)` cannot be used for this. If another page is opened while such a popover is open, the browser
-first sends the page change and then the closing of the popover, with the values of the former page. The new page then
-stays empty. Here only the opening is sent.
+sends the change of the page and then the closing of the popover, with the values of the former page. The new page then
+stays empty. A box sends only its opening, with a small component in the browser.
 """
 
 from functools import partial
@@ -28,11 +28,11 @@ class Box(NamedTuple):
 def show(label: str, *, key: str, **options: Any) -> Box:
     """Draw the button that opens the box.
 
-    The box counts as opened until another box or another page is opened.
+    `is_opened` stays true after the user closes the box, until another box or another page is opened.
 
     Args:
         label: Text of the button.
-        key: Unique among the widgets of the page. A new key closes the box.
+        key: Key of the popover, unique on the page. If the key of a box changes, the box is closed.
         options: Further arguments of `st.popover`.
     """
     is_opened = st.session_state.get(OPENED_BOX) == key

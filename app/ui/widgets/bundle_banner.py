@@ -1,4 +1,4 @@
-"""Parts of every page: the banner of an opened bundle, and the unread alerts in the sidebar."""
+"""Parts of every page: the banner of an opened bundle (a file with runs), and the unread alerts in the sidebar."""
 
 from collections.abc import Collection, Sequence
 
@@ -12,23 +12,24 @@ from emtc_core.errors import EmtcError
 from storage.alerts import read_keys
 
 REFRESH_S = 15
+"""Interval of the updates of the alerts [s]."""
 _MAX_ALERTS = 3
 """Number of alerts in the sidebar. *Health* lists all."""
 
 
 def select_bundle() -> None:
-    """Select the bundle that the link names, before any data is read; warn if that bundle is not open."""
-    missing = view.select_bundle()
-    if missing is not None:
+    """Select the bundle that the URL names, before any data is read; warn if this server does not have that bundle."""
+    missing_key = view.select_bundle()
+    if missing_key is not None:
         st.warning(
-            f"The link refers to a bundle that is not open here ({escape_markdown(missing)}). This page shows your own "
-            "runs. Open the file on Home, then follow the link again.",
+            f"The link refers to a bundle that is not open here ({escape_markdown(missing_key)}). This page shows your "
+            "own runs. Open the file on Home, then follow the link again.",
             icon=":material/link_off:",
         )
 
 
 def show() -> None:
-    """Draw the banner if the pages show a bundle, with a button that leaves the bundle."""
+    """If the pages show a bundle, draw the banner, with a button that switches back to the user's own runs."""
     bundle = view.get_bundle()
     if bundle is None:
         return
@@ -45,15 +46,18 @@ def show() -> None:
 
 
 def show_alerts() -> None:
-    """Show the newest unread warnings in the sidebar, updated every 15 s; a bundle has no alerts."""
+    """Draw the newest unread warnings and errors in the sidebar, updated every `REFRESH_S`. A bundle has no alerts."""
     if view.get_bundle() is None:
         with st.sidebar:
             st.fragment(_show_unread, run_every=REFRESH_S)()
 
 
-def list_unread_warnings(alerts: Sequence[Alert], read: Collection[str]) -> list[Alert]:
-    """List the warnings and errors whose keys are not in `read`, newest first. A finished run is not a warning."""
-    return [alert for alert in alerts if alert.severity != "info" and alert.key not in read]
+def list_unread_warnings(alerts: Sequence[Alert], keys_of_read_alerts: Collection[str]) -> list[Alert]:
+    """List the warnings and errors that are not read, in the order of `alerts`.
+
+    The events of finished runs, which have the severity "info", are left out.
+    """
+    return [alert for alert in alerts if alert.severity != "info" and alert.key not in keys_of_read_alerts]
 
 
 @messages.guarded()
@@ -63,10 +67,16 @@ def _show_unread() -> None:
     except EmtcError:  # the page itself shows the error of the database
         return
     for alert in unread[:_MAX_ALERTS]:
-        name = f"{escape_markdown(alert.run_name)}: " if alert.run_id else ""
+        page = "health"
+        name = ""
+        parameters: dict[str, str] = {}
+        if alert.run_id:
+            page = "live"
+            name = f"{escape_markdown(alert.run_name)}: "
+            parameters = {RUN.name: alert.run_id}
         st.page_link(
-            f"../pages/{'live' if alert.run_id else 'health'}.py", label=f":orange[●] {name}{KIND_LABELS[alert.kind]}",
-            query_params={RUN.name: alert.run_id} if alert.run_id else {}, help=escape_markdown(alert.message),
+            f"../pages/{page}.py", label=f":orange[●] {name}{KIND_LABELS[alert.kind]}",
+            query_params=parameters, help=escape_markdown(alert.message),
         )  # fmt: skip
     if unread:
         n_more = len(unread) - _MAX_ALERTS

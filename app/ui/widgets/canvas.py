@@ -1,7 +1,7 @@
-"""Canvas components in the browser: line charts in stacked panels, and the player of episodes.
+"""Components that draw on a canvas in the browser: line charts in stacked panels, and the player of episodes.
 
-Line charts keep the visible window and the hidden lines when new points arrive. The player draws the scene
-and the values of an episode with one time cursor. The data of an episode are sent once.
+A line chart keeps its visible x range (the window) and its hidden lines when new points are added. The player draws the
+scene of an episode (the positions of its units) and its values over time. Its data are sent to the browser once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -84,7 +84,7 @@ def show_smoothing(
         weight: Weight of the moving average.
         highest: Largest weight.
         help: Tooltip of the slider.
-        on_weight: Called with the new weight when the slider rests.
+        on_weight: Called with the new weight when the user has released the slider.
     """
 
     def changed() -> None:
@@ -115,7 +115,7 @@ def show(
         key: Key of the component.
         window: The visible x range; None for all.
         panel_height: Height of a panel [pixels].
-        on_window: Called with the x range that the user selects, an empty list for all.
+        on_window: Called with the two limits of the x range that the user selects; with an empty list for all.
         x_name: Name of the x axis in the tooltip. Default: that of the axis, as in `app.analysis.x_axes`.
         legend: Whether to draw the legend. False for charts that share a legend; the tooltip always names the lines.
         titles: Whether to draw the titles of the panels. False if the page has the title.
@@ -142,13 +142,14 @@ def show(
     _curves(key=key, data=data, on_window_change=changed)
 
 
-def show_playback(scene: Scene, chart: Chart, *, key: str, start: int = 0, title: str = "") -> None:
-    """Draw an episode from frame `start`. The values of the chart are drawn without the health of the teams."""
-    show_sides([EpisodeView(scene, chart, title, hides_health=True)], key=key, start=start)
+def show_episode(scene: Scene, chart: Chart, *, key: str, start: int = 0, title: str = "") -> None:
+    """Draw the player of one episode, from frame `start`. The curves of the teams' health are left out."""
+    show_episodes([EpisodeView(scene, chart, title, hides_health=True)], key=key, start=start)
 
 
-def show_sides(sides: Sequence[EpisodeView], *, key: str, start: int = 0) -> None:
-    """Draw one episode, or two next to each other with one cursor and one control bar."""
-    for note in dict.fromkeys(side.scene.note for side in sides if not side.has_units and side.scene.note):
-        st.info(escape_markdown(note), icon=":material/visibility_off:")  # why the episode cannot be drawn
-    _playback(key=key, data=make_payload(sides, start=start))
+def show_episodes(episodes: Sequence[EpisodeView], *, key: str, start: int = 0) -> None:
+    """Draw the player of one episode, or of two next to each other with one time cursor and one control bar."""
+    reasons = [episode.scene.note for episode in episodes if not episode.has_units and episode.scene.note]
+    for reason in dict.fromkeys(reasons):  # why the units of an episode cannot be drawn; each reason once
+        st.info(escape_markdown(reason), icon=":material/visibility_off:")
+    _playback(key=key, data=make_payload(episodes, start=start))

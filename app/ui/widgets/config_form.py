@@ -1,7 +1,7 @@
-"""Labels and help texts of settings, and a text field for an integer.
+"""Labels and help texts of settings, a text field for an integer, and fields that edit stored values.
 
-Streamlit's number field does not send a value that is out of bounds. The page could not show a fault, and a button next
-to the field would use the value before.
+Streamlit's number field does not send a value that is out of bounds. The page could not show that it is invalid, and a
+button next to the field would use the former value. `integer_field` is therefore a text field.
 """
 
 from collections.abc import Mapping
@@ -67,7 +67,7 @@ def write_label(info: FieldInfo) -> str:
 
 
 def matches(info: FieldInfo, search: str) -> bool:
-    """Whether a setting's key, label, meaning and choices contain all words of a search."""
+    """Return whether a setting's key, label, meaning and choices contain all words of a search."""
     text = f"{info.key} {write_label(info)} {info.description} {' '.join(info.choices)}".casefold()
     return all(word in text for word in search.casefold().split())
 
@@ -97,7 +97,7 @@ def integer_field(
 
     Args:
         label: Label of the field.
-        key: Key of the widget, or the parameter of the URL that stores the text.
+        key: Key of the widget; or a parameter of the URL, which then stores the text.
         default: Value of an empty field.
         low: Smallest valid value.
         high: Largest valid value.
@@ -132,13 +132,16 @@ def _parse_integer(text: str, *, key: str, default: int, low: int, high: int) ->
     return number
 
 
-def set_to_stored(values: Mapping[str, object]) -> None:
-    """Set the fields of a form to stored values. What a user has typed but not saved stays until these values change.
+def set_fields_to_stored_values(values: Mapping[str, object]) -> None:
+    """Set the fields of a form to stored values when the form is first drawn, and when the stored values have changed.
+
+    At other reruns, the fields keep the texts that the user has typed and not saved yet.
 
     Args:
         values: Key of a widget with `persist_state="session"` → stored value.
     """
-    key = f"stored-{next(iter(values))}"
+    first_widget = next(iter(values))
+    key = f"stored-{first_widget}"  # of the session state: the values to which the fields were set last
     if st.session_state.get(key) != values:
         st.session_state[key] = dict(values)
         for widget_key, value in values.items():

@@ -1,8 +1,8 @@
 """Buttons that make a file when they are pressed, and the browser's download of the file.
 
 `st.download_button` with a function as its data loses files: each execution of a fragment replaces the function, and a
-press that reaches the server afterwards still names the former one. Here a press is a normal event, the file is made in
-a fragment that no timer executes, and it stays in the session until the browser has saved it.
+press that was sent before refers to the former one. Here a normal button stores a request. A fragment without a timer
+makes the file, and the session stores it until the browser has saved it.
 """
 
 import json
@@ -24,7 +24,8 @@ FRAGMENT: Final = "files"
 _REQUESTS: Final = "requested_files"
 _FILES: Final = "files_to_save"
 _numbers: Final = count(int(time() * 1000))
-"""Numbers of files. The browser saves each number once, so they also differ from those of an earlier server."""
+"""Numbers of files. The browser saves each number once. They start at the current time [ms], so that they differ from
+the numbers of an earlier server."""
 _save: Final = component("emtc_lab_file", js=read_asset("file.js"))
 
 
@@ -50,31 +51,36 @@ def button(label: str, make: Callable[[], bytes | str], *, file_name: str, mime:
     st.button(label, key=key, on_click=_request, args=(_Request(make, file_name, mime),), **options)
 
 
-def show() -> None:
-    """Draw the part of the page, without visible output, that makes and sends files. Call this once per page."""
+def add_download_fragment() -> None:
+    """Add the fragment that makes requested files and sends them to the browser. Call this once per rerun of a page.
+
+    Apart from messages, the fragment is invisible.
+    """
     with st.container(key="files"):
         st.fragment(_make_and_send, key=FRAGMENT)()
 
 
 def _request(request: _Request) -> None:
     st.session_state.setdefault(_REQUESTS, []).append(request)
-    st.rerun(FRAGMENT)
+    st.rerun(FRAGMENT)  # executes only the fragment, not the page
 
 
 def _make_and_send() -> None:
     requests: list[_Request] = st.session_state.get(_REQUESTS, [])
     files: dict[int, bytes] = st.session_state.setdefault(_FILES, {})
     while requests:
+        # Streamlit may end this execution at the message, if another page is opened. The request is removed after it.
         st.toast(f"Making {requests[0].name} …", icon=":material/download:")
-        request = requests.pop(0)  # after the message, because another page may end this execution there
+        request = requests.pop(0)
         try:
             content = request.make()
-        except Exception as exc:  # top-level exception handler of a press
+        except Exception as exc:  # top-level exception handler of a file
             messages.error(exc, as_toast=True)
             continue
         number = next(_numbers)
         header = json.dumps({"number": number, "name": request.name, "type": request.type})
-        files[number] = header.encode() + b"\n" + (content.encode() if isinstance(content, str) else content)
+        content_bytes = content.encode() if isinstance(content, str) else content
+        files[number] = header.encode() + b"\n" + content_bytes
     for number, data in files.items():
         _save(data=data, key=f"file-{number}", on_saved_change=partial(_on_saved, number))
 

@@ -1,6 +1,7 @@
 """The widget of one option of a figure, bound to a parameter of the URL.
 
-Label, tooltip, choices, limits and the name in the URL are those of the option in the model of the figure.
+Each figure declares its options in a Pydantic model (`app.figures.options`). The widget's label, tooltip, choices and
+limits, and the name in the URL, are those of the option in this model.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,11 +24,13 @@ class OptionWidget:
         options: Model of the options of a figure.
         name: Name of the option.
         pages: Pages with the option.
-        kind: One of several values: select, buttons or slider. Several values: pills or multiselect. True or false:
-            toggle. A whole number: number, or count if it is typed as a text such as 20k. Another text: text.
-        prefix: Start of the name in the URL, if a page has the option twice.
-        separator: Between several values in the URL. If empty, the parameter is repeated.
-        pins_default: Whether a pinned view contains the default, too, because later versions may change it.
+        kind: The kind of widget. For one of several choices: select, buttons or slider. For several choices: pills or
+            multiselect. For a boolean: toggle. For an integer: number, or count, which accepts texts such as 20k. For
+            any text: text.
+        prefix: Start of the name in the URL, for a page that has the option twice.
+        separator: Text between several values in the URL. If empty, the parameter is repeated.
+        pins_default: Whether a pinned view (saved in the notebook) contains the value even if it is the default,
+            because a later version may have another default.
     """
 
     def __init__(
@@ -70,15 +73,16 @@ class OptionWidget:
         on_change: Callable[[], None] | None = None,
         **arguments: Any,
     ) -> Any:
-        """Draw the widget and return the value. A count is 0 if its text is empty or is not a number.
+        """Draw the widget and return the value. A count is its default if the text is empty, and 0 if it is invalid.
 
         Args:
             choices: The values to choose from. Default: those of the option.
-            format_func: Text of a value. Default: that of the option.
-            default: The default choice. Default: the first one; of several values, none.
+            format_func: Returns the text of a choice. Default: the text in the option.
+            default: The default choice, or the default choices. Default: the first choice for a widget of one choice,
+                none for a widget of several.
             on_change: Called after a change.
-            arguments: Further arguments of Streamlit's widget, such as width. They replace label and help (the tooltip)
-                of the option.
+            arguments: Further arguments of Streamlit's widget, such as width. They have priority over label and tooltip
+                (help) of the option.
         """
         option, parameter = self.option, self.parameter
         arguments = {"label": option.label, "help": option.tooltip_text or None} | arguments

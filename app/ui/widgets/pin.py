@@ -1,7 +1,8 @@
-"""The buttons *Pin* and *Export* of a figure, and the list of further figures of a page.
+"""The buttons *Pin* and *Export* of a figure, and the expander *More figures* of a page.
 
-*Pin* stores a figure in the notebook with a note and the view of the page. *Export* writes vector and raster images, an
-interactive page, and the data as CSV.
+*Pin* creates an entry of the research notebook: the figure, a note, and the view of the page, which are its parameters
+in the URL. *Export* writes vector and raster images, an interactive HTML page, and the data as CSV. Both buttons open a
+box, which is a popover whose content is drawn only after it was opened (`app.ui.widgets.box`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ from storage.notebook import create_entry
 from storage.runs.rows import RunRow
 
 _Runs = RunRow | Sequence[RunRow] | None
+"""The run or the runs in a figure; None: the figure shows no run."""
 _LABELS: dict[ExportFormat, str] = {
     "svg": "SVG, vector",
     "png": "PNG, 300 dpi",
@@ -40,10 +42,10 @@ _LABELS: dict[ExportFormat, str] = {
     "html": "HTML, interactive",
     "csv": "CSV, data",
 }
-_MORE_FIGURES = Flag("more_figures")
-_MORE_FIGURE = Choice("more_figure")
+_SHOWS_MORE_FIGURES = Flag("more_figures")
+_SELECTED_FIGURE = Choice("more_figure")
 _MAX_TITLE_LENGTH = 200
-_PANEL_HEIGHT = 190
+_PANEL_HEIGHT = 190  # [pixels]
 
 
 def show_export(
@@ -60,8 +62,8 @@ def show_export(
     Args:
         figure: The figure, or a function that makes it and is called only while the box is open.
         key: Unique among the figures of the page.
-        stem: Part of the file name.
-        sources: Descriptions of the runs, stored in the file.
+        stem: End of the file name, after the name of the figure.
+        sources: Descriptions of the runs, which the file contains.
         label: Text of the button that opens the box.
         help: Tooltip of this button.
     """
@@ -73,11 +75,14 @@ def show_export(
 
 
 def _show_box(label: str, figure: Figure | Callable[[], Figure], **options: Any) -> box.Box:
-    """Draw a box. If the figure is a function, the content is drawn only after the box was opened."""
-    return box.show(label, **options) if callable(figure) else box.Box(st.popover(label, **options), is_opened=True)
+    """Draw a box. If the figure exists already, its content is fast to draw: draw it at once, in a simple popover."""
+    if callable(figure):
+        return box.show(label, **options)
+    return box.Box(st.popover(label, **options), is_opened=True)
 
 
 def _show_downloads(figure: AnyFigure, key: str, stem: str, sources: Sequence[str] = ()) -> None:
+    """Draw the options of the image, a download button for each format, and the notes that CSV files lack."""
     st.caption("Files are rendered on the server. Use light colors for papers.")
     mode: Mode = "dark" if st.toggle("Dark background", key=f"{key}-export-dark") else "light"
     options = _choose_image_options(figure, f"{key}-export")
@@ -94,31 +99,34 @@ def _show_downloads(figure: AnyFigure, key: str, stem: str, sources: Sequence[st
 
 
 def _choose_image_options(figure: AnyFigure, key: str) -> ImageOptions:
-    """Draw the widgets for width, font and names of an image. If their expander is closed, the last choice counts."""
+    """Draw the expander with width, font and names of an image; return the selected options.
+
+    If the expander is closed, return the options that were selected last.
+    """
     expander = st.expander("Width, font, names", key=f"{key}-image", on_change="rerun")
-    store_key = f"{key}-image-options"
-    chosen: ImageOptions = st.session_state.get(store_key, DEFAULT_IMAGE_OPTIONS)
+    options_key = f"{key}-image-options"
+    last_options: ImageOptions = st.session_state.get(options_key, DEFAULT_IMAGE_OPTIONS)
     if not expander.open:
-        return _drop_unknown_labels(figure, chosen)
+        return _remove_unknown_labels(figure, last_options)
     with expander:
-        options = _draw_image_options(figure, chosen, key)
-    st.session_state[store_key] = options
+        options = _draw_image_options(figure, last_options, key)
+    st.session_state[options_key] = options
     return options
 
 
-def _draw_image_options(figure: AnyFigure, chosen: ImageOptions, key: str) -> ImageOptions:
+def _draw_image_options(figure: AnyFigure, initial: ImageOptions, key: str) -> ImageOptions:
     """Draw a widget for each option of an image; return the selected options.
 
     Args:
         figure: The figure, whose texts can be replaced.
-        chosen: The options that are shown first.
+        initial: The options that the widgets show first.
         key: Start of the keys of the widgets.
     """
     options = ImageOptions.list_options()
-    values = chosen.model_dump()
+    values = initial.model_dump()
     for name in ("width", "font", "line_names"):
         option = options[name]
-        # The session stores the value, for example 6.75 inches. The widget shows a text, for example "6.75in".
+        # `ImageOptions` has parsed values, for example 6.75 inches. The widget needs their texts, for example "6.75in".
         text_by_value = {ImageOptions.read({name: text}).model_dump()[name]: text for text in option.choices}
         st.session_state.setdefault(f"{key}-{name}", text_by_value[values[name]])
         values[name] = st.selectbox(
@@ -126,24 +134,25 @@ def _draw_image_options(figure: AnyFigure, chosen: ImageOptions, key: str) -> Im
             key=f"{key}-{name}", help=option.tooltip_text,
         )  # fmt: skip
     option = options["no_title"]
-    st.session_state.setdefault(f"{key}-no_title", chosen.no_title)
+    st.session_state.setdefault(f"{key}-no_title", initial.no_title)
     values["no_title"] = st.toggle(option.label, key=f"{key}-no_title", help=option.tooltip_text)
     option = options["label"]
-    st.session_state.setdefault(f"{key}-label", "\n".join(map("=".join, chosen.labels)))
+    initial_lines = [f"{old}={new}" for old, new in initial.labels]
+    st.session_state.setdefault(f"{key}-label", "\n".join(initial_lines))
     values["label"] = st.text_area(
         option.label, key=f"{key}-label", placeholder="A=B", height=80, help=option.tooltip_text
     )
     try:
         selected = ImageOptions.read(values)
-        replace_labels(figure, selected.labels)
+        replace_labels(figure, selected.labels)  # raises if the figure does not have one of the texts
     except ConfigError as exc:
         st.error(escape_markdown(str(exc)), icon=":material/error:")
         return ImageOptions.read(values | {"label": ()})
     return selected
 
 
-def _drop_unknown_labels(figure: AnyFigure, options: ImageOptions) -> ImageOptions:
-    """Leave out the texts that were chosen for another figure in the same place."""
+def _remove_unknown_labels(figure: AnyFigure, options: ImageOptions) -> ImageOptions:
+    """Remove the replacements of labels if the figure lacks one of the labels: they were entered for another figure."""
     try:
         replace_labels(figure, options.labels)
     except ConfigError:
@@ -166,9 +175,9 @@ def show(
         key: Unique among the figures of the page.
         page: Path of the page, such as "live".
         run: The run or runs in the figure.
-        facts: JSON values that an exported notebook needs in addition to the runs to make the figure again.
+        facts: Options of the figure as JSON values. An exported notebook makes the figure again from them and the runs.
     """
-    name = f"{key}-pin"
+    name = f"{key}-pin"  # start of the keys of all widgets and session values below
     form = _show_box("Pin", figure, icon=":material/keep:", key=name, help="Save this figure and view in the notebook")
     if not form.is_opened:
         return
@@ -178,12 +187,19 @@ def show(
 
 
 def _show_pin(figure: Figure, name: str, page: str, run: _Runs, facts: dict[str, Any]) -> None:
-    """Draw the form, or the link to the entry. A fragment, so that a text that was typed does not redraw the page."""
-    pinned: tuple[int, str] | None = st.session_state.get(f"{name}-made")
-    if pinned is not None and st.session_state.pop(f"{name}-fresh", False):  # also if the view has changed since
-        st.toast(f"Pinned as entry {pinned[0]} of the notebook.", icon=":material/keep:")
-    if pinned is not None and pinned[1] == _describe_view(figure):
-        _show_entry_link(name, pinned[0])  # replaces the form, so that a double click does not pin twice
+    """Draw the form, or, if this view was just pinned, the link to its entry.
+
+    A fragment, so that typing does not redraw the page.
+    """
+    last_entry: tuple[int, str] | None = st.session_state.get(f"{name}-made")
+    if last_entry is None:
+        _show_form(figure, name, page, run, facts)
+        return
+    entry_id, pinned_view = last_entry
+    if st.session_state.pop(f"{name}-fresh", False):
+        st.toast(f"Pinned as entry {entry_id} of the notebook.", icon=":material/keep:")
+    if pinned_view == _describe_view(figure):
+        _show_entry_link(name, entry_id)  # instead of the form, so that a double click does not pin twice
     else:
         _show_form(figure, name, page, run, facts)
 
@@ -204,7 +220,7 @@ def show_with_export(
 
 
 def show_figure(figure: AnyFigure, *, key: str, x_name: str = "", panel_height: int = _PANEL_HEIGHT) -> None:
-    """Draw a figure with its caption: a chart on the canvas of the pages, any other figure with Plotly."""
+    """Draw a figure with its caption: a line chart with `canvas`, any other figure with Plotly."""
     if isinstance(figure, Chart):
         short_name = "env step" if "env step" in figure.x_label else figure.x_label.partition(",")[0]
         canvas.show(figure, key=key, panel_height=panel_height, x_name=x_name or short_name)
@@ -215,7 +231,7 @@ def show_figure(figure: AnyFigure, *, key: str, x_name: str = "", panel_height: 
     st.caption(escape_markdown(figure.caption))
 
 
-def show_more(page: str, runs: Sequence[RunRow], *, rate: RateName = AUTO) -> None:
+def show_more_figures(page: str, runs: Sequence[RunRow], *, rate: RateName = AUTO) -> None:
     """Draw the expander *More figures* with the registered figures of a page; only the selected figure is made.
 
     Args:
@@ -227,13 +243,13 @@ def show_more(page: str, runs: Sequence[RunRow], *, rate: RateName = AUTO) -> No
     runs = [run for run in runs if not view.is_bundle_run(run.id)]
     if not kinds or not runs:
         return
-    expander = st.expander("More figures", icon=":material/insights:", **_MORE_FIGURES.bind())
+    expander = st.expander("More figures", icon=":material/insights:", **_SHOWS_MORE_FIGURES.bind())
     if not expander.open:
         return
     with expander, messages.guarded():
         name = st.selectbox(
             "Figure",
-            **_MORE_FIGURE.bind(["", *kinds], lambda name: kinds[name].question if name else "Select a figure"),
+            **_SELECTED_FIGURE.bind(["", *kinds], lambda name: kinds[name].question if name else "Select a figure"),
         )
         if name:
             _show_registered_figure(kinds[name], runs, page, rate)
@@ -262,15 +278,17 @@ def _show_form(figure: Figure, name: str, page: str, run: _Runs, facts: dict[str
 
 
 def _save(figure: Figure, name: str, token: str, page: str, run: _Runs, facts: dict[str, Any]) -> None:
-    """Create the entry. A second call with the same token creates no second entry."""
+    """Create the entry. `token` is sent with it, so that a second press before the rerun creates no second entry."""
     runs = [run] if isinstance(run, RunRow) else list(run or ())
+    is_one_own_run = len(runs) == 1 and not view.is_bundle_run(runs[0].id)
+    run_id = runs[0].id if is_one_own_run else None
     title = str(st.session_state.get(f"{name}-title-{token}") or figure.title)[:_MAX_TITLE_LENGTH]
     try:
         entry_id = create_entry(
             data.database(),
             title=title,
             body=str(st.session_state.get(f"{name}-note-{token}") or ""),
-            run_id=runs[0].id if len(runs) == 1 and not view.is_bundle_run(runs[0].id) else None,
+            run_id=run_id,
             figure=freeze(figure),
             view=make_view(page=page, figure=figure.name, query=_make_query(page, runs), runs=runs, facts=facts),
             token=token,
@@ -285,11 +303,13 @@ def _save(figure: Figure, name: str, token: str, page: str, run: _Runs, facts: d
 
 
 def _make_query(page: str, runs: Sequence[RunRow]) -> dict[str, list[str]]:
-    """Return the URL parameters with the runs added, so that later runs do not appear in the pinned view."""
+    """Return the URL parameters of the view, with the ids of the runs, so that the pinned view shows no later runs."""
     query = page_state.read_pinned()
     if page == "compare":
-        return query | {RUNS.name: [",".join(run.id for run in runs)]}
-    return query | ({RUN.name: [runs[0].id]} if len(runs) == 1 else {})
+        query[RUNS.name] = [",".join(run.id for run in runs)]
+    elif len(runs) == 1:
+        query[RUN.name] = [runs[0].id]
+    return query
 
 
 def _describe_view(figure: Figure) -> str:
@@ -309,6 +329,7 @@ def _show_entry_link(name: str, entry_id: int) -> None:
 
 
 def _show_registered_figure(kind: FigureKind[Any, Any], runs: Sequence[RunRow], page: str, rate: RateName) -> None:
+    """Make and draw a figure of *More figures*, its buttons, and the command that exports it."""
     facts = {"rate": rate} if issubclass(kind.options, RateOptions) else {}
     options = kind.options.read(facts)
     try:

@@ -14,11 +14,11 @@ from app.analysis.tables import ROWS_ONLY, TABLE_FORMATS, TABLE_MIME, TABLE_SUFF
 from app.ui.widgets import files
 
 MAX_UNFOLDED = 5
-"""A list with more lines is folded."""
+"""A list with more lines is drawn in an expander."""
 PERCENT = "%.0f %%"
-"""Column format of a progress, equal to `app.analysis.format.format_percent`; Streamlit's own has no space."""
+"""Format of a column with percentages, as `app.analysis.format.format_percent`: with a space, unlike Streamlit's."""
 RATE = "%.3g %%"
-"""Column format of a rate as a percentage, with three significant digits."""
+"""Format of a column with rates in percent, with three significant digits."""
 _NO_BREAK = (" ± ", " = ", " of ", " and ", " pair", " seed")
 """Texts whose spaces become non-breaking, so that a value, its spread and its count stay on one line."""
 _LABELS: dict[TableFormat, str] = {
@@ -30,9 +30,9 @@ _LABELS: dict[TableFormat, str] = {
 
 
 def number_columns(frame: pd.DataFrame) -> dict[str, Any]:
-    """Make the configuration of columns with numbers so that they keep their significant digits.
+    """Make the configuration of the columns with numbers, so that cells show 10 significant digits, or 7 of a float32.
 
-    Without it, Streamlit shows four digits after the point, and one significant digit of smaller numbers.
+    Without it, Streamlit shows four digits after the point, which leaves few digits of a small number.
     """
     formats = {}
     for name, values in frame.items():
@@ -60,8 +60,8 @@ def show(table: Table, *, key: str, stem: str, titles: Sequence[str] = ()) -> No
 
 
 def show_excluded(table: Table) -> None:
-    """List the runs that are not in the table, with the reasons; fold a long list."""
-    lines = table.excluded_lines
+    """List the runs that are not in the table, with the reasons; draw a long list in an expander."""
+    lines = table.excluded_lines  # a title, then a line for each run
     if not lines:
         return
     title, *runs = map(escape_markdown, lines)
@@ -89,7 +89,12 @@ def download(table: Table, *, key: str, stem: str) -> None:
 
 
 def show_notes(notes: str, *, formats: str) -> None:
-    """Draw under download buttons what the files of some formats do not contain, as text that can be copied."""
+    """Draw the notes that the files of some formats do not contain, as text that can be copied.
+
+    Args:
+        notes: The notes.
+        formats: Names of these formats.
+    """
     st.caption(f"{formats} files contain only the rows. Their notes:")
     st.code(notes, language=None, wrap_lines=True)
 
@@ -110,7 +115,8 @@ def to_markdown(
         if markdown_cells and name in markdown_cells:
             return markdown_cells[name][row]
         text = escape_markdown(str(frame[name].iloc[row]))
-        if name != frame.columns[0]:
+        is_value = name != frame.columns[0]  # the first column contains names, which may wrap
+        if is_value:
             for words in _NO_BREAK:
                 text = text.replace(words, words.replace(" ", "\u00a0"))
         return f"**{text}**" if (row, name) in table.best else text

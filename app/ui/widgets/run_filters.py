@@ -20,11 +20,12 @@ HELP = (
 )
 STATUSES = get_args(Status)
 _SEARCH = Text("q", "home", "compare")
+# "shelf" and "states" remain, because stored links contain these names.
 _VISIBILITY = Choice("shelf", "home", "compare")
 _STATUSES = Choices("states", "home", "compare")
 _FIELDS = {name: Choices(name, "home", "compare") for name in ("envs", "maps", "algos", "presets", "tags")}
-LISTS = (_STATUSES, *_FIELDS.values())
-"""The parameters of the lists."""
+LIST_PARAMETERS = (_STATUSES, *_FIELDS.values())
+"""The parameters of `statuses` and `lists`, each of which can have several values."""
 
 
 def search(on_change: Callable[[], None] | None = None) -> str:
@@ -42,7 +43,7 @@ def search(on_change: Callable[[], None] | None = None) -> str:
 
 
 def visibility(on_change: Callable[[], None] | None = None) -> Visibility:
-    """Draw the choice between runs that are not archived, hidden, archived, and all."""
+    """Draw the choice between runs that are not archived, hidden runs, archived runs, and all runs."""
     value = st.selectbox(
         "Show",
         **_VISIBILITY.bind(list(VISIBILITIES), VISIBILITIES.__getitem__, on_change=on_change),
@@ -52,10 +53,11 @@ def visibility(on_change: Callable[[], None] | None = None) -> Visibility:
 
 
 def statuses(counts: dict[str, int] | None = None, on_change: Callable[[], None] | None = None) -> tuple[str, ...]:
-    """Draw the statuses; return the selected ones.
+    """Draw the choice of several statuses; return the selected ones.
 
     Args:
-        counts: Status → number of runs. Statuses without a run are not drawn. None: a list of all statuses.
+        counts: Status → number of runs. The statuses are drawn as pills with these numbers, without those that no run
+            has. None: a list of all statuses is drawn.
         on_change: Called when the selection changes.
     """
     if counts is None:
@@ -106,5 +108,5 @@ def describe(run_filter: RunFilter) -> str:
 
 
 def has_conditions(run_filter: RunFilter) -> bool:
-    """Whether a filter has a condition other than its visibility."""
+    """Return whether a filter has a condition other than visibility and `evaluated`, which no widget here sets."""
     return run_filter != RunFilter(visibility=run_filter.visibility, evaluated=run_filter.evaluated)

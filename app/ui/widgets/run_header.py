@@ -1,7 +1,8 @@
 """The header of the pages of one run: the tabs, and one row with status, gate, progress, results and controls.
 
-Overview, Live, Memory and Replay draw it. While a run is trained, a timer updates the row. Live updates it together
-with its messages, so that one page has one timer.
+The gate is the weight β of the episodic incentive, the reward from the episodic memory. Overview, Live, Memory and
+Replay draw the header. While a run is trained, a timer updates the row. The page Live updates it together with the
+messages of the run, so that each page has one timer for its header.
 """
 
 from typing import Final
@@ -32,15 +33,17 @@ TABS: Final = {
 UPDATE_S = 5.0
 """Interval of the updates on the pages other than Live [s]."""
 _SPEED = "time/env_steps_per_second"
+"""Name of the metric with the speed of training."""
 _STATUS = "run_header_status"
+"""Key of Streamlit's session state: run id → status when the page was drawn."""
 
 
 def open_page(title: str, *, has_numbers: bool = True) -> RunRow:
-    """Draw the header of a page; return the run. If there is no run, end the page.
+    """Draw the header of a page; return the run. If there is no run, draw a message and end the page.
 
     Args:
-        title: Title of the page: that of a tab, or of a further page of one run.
-        has_numbers: Whether to draw the row below the tabs. False if the page draws and updates it.
+        title: Title of the page: that of a tab, or another title if the page is not a tab.
+        has_numbers: Whether to draw the row below the tabs. False if the page itself calls `show_numbers`.
     """
     run = run_picker.require_run(title)
     st.session_state[_STATUS] = {run.id: run.live_status}
@@ -52,7 +55,7 @@ def open_page(title: str, *, has_numbers: bool = True) -> RunRow:
 
 
 def rerun_if_status_changed(run: RunRow) -> None:
-    """Rerun the page if the status of the run has changed since it was drawn: its timers depend on the status."""
+    """Rerun the page if the run has another status than when the page was drawn: only unfinished runs have timers."""
     drawn_status = st.session_state.get(_STATUS, {}).get(run.id)
     if drawn_status is not None and drawn_status != run.live_status:
         st.rerun()
@@ -62,23 +65,26 @@ def show_numbers(run: RunRow, curves: LiveCurves) -> None:
     """Draw the row with name, status, gate, progress, results and controls."""
     with st.container(key="run_numbers", horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(f"**{escape_markdown(run.name)}**", width="content")
-        run_picker.status_badge(shown_status(run.live_status, run.tags))
+        run_picker.show_status_badge(shown_status(run.live_status, run.tags))
         _show_gate(run)
         progress = min(1.0, max(0, run.env_steps) / max(1, run.target_steps))
         steps = f"{format_count(run.env_steps)} / {format_count(run.target_steps)} steps"
         st.progress(progress, text=f"{steps} · {format_percent(progress)}")
         for label, value, help_text in (_describe_result(run, curves), *_describe_times(run, curves)):
             st.metric(label, value, help=help_text, width="content")
-        explanation = controls.show(run)
+        explanation = controls.show(run)  # what a resume or restart of the run does to its rows
     if explanation:
         st.caption(escape_markdown(explanation))
 
 
 def _show_tabs(run: RunRow, title: str) -> None:
     """Draw the links to the pages of the run. The title of this page is the current tab."""
-    label = imported_label(run.config)
-    algo = name_algo(run.algo) if label is None else run.algo
-    imported = "" if label is None else f" · imported ({label})"
+    algo = name_algo(run.algo)
+    imported = ""
+    import_label = imported_label(run.config)
+    if import_label is not None:
+        algo = run.algo  # an imported run has the name that its files contain
+        imported = f" · imported ({import_label})"
     info = f"`{run.id}` · {algo} on {run.env} {run.map} · {format_seed(run.seed)}{imported}"
     with st.container(key="run_tabs", horizontal=True, vertical_alignment="center", gap="small"):
         for page, (name, icon) in TABS.items():
@@ -93,6 +99,7 @@ def _show_tabs(run: RunRow, title: str) -> None:
 
 
 def _update(run_id: str) -> None:
+    """Read the run and draw the row. A timer executes this fragment."""
     with messages.guarded(), data.use_one_snapshot():
         run = find_run(data.database(), run_id)
         rerun_if_status_changed(run)
@@ -102,11 +109,11 @@ def _update(run_id: str) -> None:
 
 
 def _show_gate(run: RunRow) -> None:
-    """Draw whether the gate is active, idle or off; nothing before the first gate statistics."""
+    """Draw whether the gate is active, idle or off; draw nothing before its first statistics are recorded."""
     if is_gate_off(run.config):
         st.badge("gate off", icon=":material/filter_alt_off:", color="gray", help="This run has no gate: β is 1.")
     elif (gate := run_data.get_gate_verdict(run.id, run.live_status).gate) is not None:
-        run_picker.gate_badge(gate)
+        run_picker.show_gate_badge(gate)
 
 
 def _describe_times(run: RunRow, curves: LiveCurves) -> list[tuple[str, str, str]]:
@@ -124,7 +131,7 @@ def _describe_times(run: RunRow, curves: LiveCurves) -> list[tuple[str, str, str
             ("Time left", "paused", "The run is paused"),
             elapsed,
         ]
-    speed = curves.steps_per_second() or curves.get_last_value(_SPEED)
+    speed = curves.steps_per_second() or curves.get_last_value(_SPEED)  # at first, the speed that the trainer reports
     time_left = format_duration((run.target_steps - run.env_steps) / speed if speed else None)
     return [
         ("Speed [steps/s]", format_number(speed), "Training env steps per second"),
@@ -155,7 +162,10 @@ def _describe_result(run: RunRow, curves: LiveCurves) -> tuple[str, str, str]:
 
 
 def _compute_final_robust_rate(run: RunRow, evaluations: pd.DataFrame) -> float | None:
-    """Compute the final robust win rate; None if the run has not finished or has no robust evaluations."""
+    """Compute the final robust win rate, that of evaluation episodes with shifted starts.
+
+    None if the run has not finished or has no such episodes.
+    """
     if run.status != "finished" or not len(evaluations):
         return None
     points = select_points(evaluations.assign(run_id=run.id), ROBUST)

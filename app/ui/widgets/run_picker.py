@@ -1,6 +1,7 @@
 """The run that the pages show: the picker in the sidebar, and links and badges of a run.
 
-The URL parameter `run` names the run; the picker writes it.
+The URL parameter `run` contains its id, and the session stores it for pages without the parameter. The picker writes
+both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,26 +24,34 @@ from storage.queries.runs import find_run_names
 from storage.runs.rows import RunRow, find_run, shown_status
 from storage.runs.sweeps import find_sweep_names
 
-LISTED = 50
+MAX_LISTED = 50
 """Maximum number of runs in the list: the newest of those that match. The browser needs about 10 ms for each."""
 MAX_LINKS = 10
-"""Maximum number of links to runs below each other."""
+"""Maximum number of links that `show_run_links` draws."""
 RUN_PAGES = frozenset({"run", "live", "memory", "replay"})
+"""Names of the pages of one run."""
 _PAGE_LINKS = (
     ("live", "Live", ":material/monitoring:"),
     ("memory", "Memory", ":material/bubble_chart:"),
     ("replay", "Replay", ":material/smart_display:"),
 )
-_KEY = "run_picker"
-_SESSION_RUN = "run_kept"
+# Keys of widgets, and of values in Streamlit's session state:
+_GROUP = "run_picker"
 _SEARCH = "run_search"
 _BOX = "run_picker_box"
+_SESSION_RUN = "run_of_session"
+"""Id of the run that was shown last."""
 _N_PICKED = "runs_picked"
+"""Number of runs that were picked in this session. The key of the box contains it."""
 _HAS_PICKED = "run_picker_has_picked"
+"""Whether a run was picked and the whole page must be drawn again."""
 
 
 def show(page: str) -> None:
-    """Draw the picker in the sidebar and write the session's run into the URL. Pages of one run get a default run."""
+    """Draw the picker in the sidebar and write the session's run into the URL.
+
+    A page of one run gets a default run if neither the URL nor the session has one. `page` is the name of the page.
+    """
     if not data.has_runs():
         return
     prefix = RUN.read() or st.session_state.get(_SESSION_RUN)
@@ -50,7 +59,7 @@ def show(page: str) -> None:
         prefix = _find_default_run(page)
     run = None
     if prefix:
-        with suppress(EmtcError):
+        with suppress(EmtcError):  # the page itself shows the error (`require_run`)
             run = find_run(data.database(), prefix)
     if run is not None:
         st.session_state[_SESSION_RUN] = run.id
@@ -60,7 +69,10 @@ def show(page: str) -> None:
 
 
 def _show_picker(page: str, run: RunRow | None) -> None:
-    """Draw the button that names the run, and the list of runs while it is open. A fragment, so that it opens fast."""
+    """Draw a button with the name of the run, and the list of runs after the button was pressed.
+
+    A fragment, so that the list opens without a rerun of the page.
+    """
     if st.session_state.pop(_HAS_PICKED, False):
         st.rerun()
     with messages.guarded(), st.container(key="run_picker_bar", gap="xxsmall"):
@@ -68,11 +80,11 @@ def _show_picker(page: str, run: RunRow | None) -> None:
         if run is not None:
             label = _name_with_status(run.name, shown_status(run.live_status, run.tags))
         key = f"{_BOX}-{st.session_state.get(_N_PICKED, 0)}"  # a new key closes the box
-        runs = box.show(label, key=key, width="stretch", wrap=True)
+        list_box = box.show(label, key=key, width="stretch", wrap=True)
         if run is not None:
             st.caption(escape_markdown(f"{_describe_progress(run.map, run.env_steps, run.target_steps)} · {run.id}"))
-        if runs.is_opened:
-            with runs.container:
+        if list_box.is_opened:
+            with list_box.container:
                 _show_list(page, run.id if run else None)
 
 
@@ -87,7 +99,7 @@ def _show_list(page: str, current_id: str | None) -> None:
         on_change=_on_searched,
         args=(page,),
     )
-    matching = data.cached(run_page, ttl=1)(RunFilter(text=text or ""), sort="-created", limit=LISTED)
+    matching = data.cached(run_page, ttl=1)(RunFilter(text=text or ""), sort="-created", limit=MAX_LISTED)
     n_listed = len(matching.frame)
     is_shortened = matching.total > n_listed
     if text or is_shortened:
@@ -104,11 +116,11 @@ def _show_list(page: str, current_id: str | None) -> None:
     with st.container(key="run_picker_list", gap="small"):
         for sweep_id, group in groups.items():
             title = sweep_names.get(sweep_id, sweep_id) or "Single runs"
-            _show_group(page, title, f"{_KEY}-{sweep_id}", group, current_id)
+            _show_group(page, title, f"{_GROUP}-{sweep_id}", group, current_id)
 
 
 def _show_group(page: str, title: str, key: str, rows: Sequence[Mapping[str, Any]], current_id: str | None) -> None:
-    """Draw the runs of a sweep; the current run is marked."""
+    """Draw the runs of a sweep, or the runs without a sweep, as radio buttons. The current run is selected."""
     by_id = {str(row["id"]): row for row in rows}
     st.session_state[key] = current_id if current_id in by_id else None
 
@@ -116,7 +128,7 @@ def _show_group(page: str, title: str, key: str, rows: Sequence[Mapping[str, Any
         row = by_id[run_id]
         short_name = str(row["name"]).removeprefix(f"{title} · ")
         status = _name_with_status(short_name, shown_status(str(row["status"]), row["tags"]))
-        return f"{status} :gray[{run_id}]"  # labels must differ, because the browser sends the label
+        return f"{status} :gray[{run_id}]"  # the id makes labels unique, because the browser sends the label
 
     st.radio(
         escape_markdown(title),
@@ -159,7 +171,7 @@ def require_run(title: str) -> RunRow:
         st.stop()
 
 
-def show_links(run_id: str, name: str) -> None:
+def show_page_links(run_id: str, name: str) -> None:
     """Draw the name of a run as the link to its overview, and the links to Live, Memory and Replay.
 
     Call this inside a horizontal container.
@@ -174,7 +186,7 @@ def show_links(run_id: str, name: str) -> None:
 
 
 def show_run_links(page: str, run_ids: Sequence[str]) -> None:
-    """Draw links to a page of the first of these runs, and the number of the others."""
+    """Draw a link to this page for each of the first `MAX_LINKS` runs, and the number of the other runs."""
     icons = {name: icon for name, _, icon in _PAGE_LINKS}
     linked = run_ids[:MAX_LINKS]
     names = data.cached(find_run_names, ttl=5)(linked)
@@ -187,21 +199,24 @@ def show_run_links(page: str, run_ids: Sequence[str]) -> None:
         st.caption(f"{format_run_count(n_more)} more. Find them in the list of runs in the sidebar.")
 
 
-def status_badge(status: str) -> None:
+def show_status_badge(status: str) -> None:
     """Draw a status with its icon and color."""
     st.badge(status, icon=STATUS_ICON.get(status), color=STATUS_COLOR.get(status, "gray"))  # type: ignore[arg-type]
 
 
 def show_gate(state: GateState | None) -> None:
-    """Draw the state of a gate, its reason, and what to try. Nothing is drawn for a run without a gate."""
+    """Draw the state of a gate, its reason, and what to try; draw nothing for a run without a gate.
+
+    A gate is active if it removes a part of the episodic incentive, else idle.
+    """
     if state is None:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        gate_badge(state)
+        show_gate_badge(state)
         st.caption(escape_markdown(state.sentence), width="content")
 
 
-def gate_badge(state: GateState) -> None:
+def show_gate_badge(state: GateState) -> None:
     """Draw the state of a gate, with its reason as the tooltip."""
     st.badge(
         f"gate {state.state}", icon=GATE_ICON[state.state], color=GATE_COLOR[state.state],
@@ -209,7 +224,7 @@ def gate_badge(state: GateState) -> None:
     )  # fmt: skip
 
 
-def remove_from_session(run_id: str) -> None:
+def clear_deleted_run(run_id: str) -> None:
     """Remove a deleted run from the session and the URL."""
     if st.session_state.get(_SESSION_RUN) == run_id:
         st.session_state.pop(_SESSION_RUN)
@@ -218,15 +233,20 @@ def remove_from_session(run_id: str) -> None:
 
 
 def _find_default_run(page: str) -> str | None:
-    """Return the newest run; in a bundle, the run of the newest notebook entry, for Replay one that can be replayed."""
+    """Return the id of the run that a page shows if none was selected; None if there is no run.
+
+    It is the newest run. In a bundle (a file with runs), it is the run of the newest notebook entry; on the page Replay
+    it is a run that can be replayed.
+    """
     if view.get_bundle() is None:
         return _find_newest_run()
     entries = data.cached(list_entries, ttl=60)()
     entry_run = next((entry.run_id for entry in entries if entry.run_id), None)
-    replayable_runs = data.cached(list_replayable_runs, ttl=60)() if page == "replay" else []
-    if entry_run is not None and (not replayable_runs or entry_run in replayable_runs):
-        return entry_run
-    return replayable_runs[0] if replayable_runs else _find_newest_run()
+    if page == "replay":
+        replayable_runs = data.cached(list_replayable_runs, ttl=60)()
+        if replayable_runs and entry_run not in replayable_runs:
+            return replayable_runs[0]
+    return entry_run or _find_newest_run()
 
 
 def _find_newest_run() -> str | None:
@@ -239,9 +259,10 @@ def _find_newest_run() -> str | None:
 
 
 def _on_searched(page: str) -> None:
-    """Select the run if only one matches."""
+    """Pick the run if only one matches the search."""
     try:
-        names, total = data.cached(run_names, ttl=2)(RunFilter(text=st.session_state.get(_SEARCH) or ""), limit=LISTED)
+        run_filter = RunFilter(text=st.session_state.get(_SEARCH) or "")
+        names, total = data.cached(run_names, ttl=2)(run_filter, limit=MAX_LISTED)
     except EmtcError:
         return
     if total == 1:
@@ -257,8 +278,8 @@ def _on_picked(page: str, key: str) -> None:
 def _pick(page: str, run_id: str) -> None:
     """Show a run on all pages, and close the list."""
     st.session_state[_SESSION_RUN] = run_id
-    if page in RUN_PAGES:  # the other parameters describe a view of the former run
-        page_url.clear()
+    if page in RUN_PAGES:
+        page_url.clear()  # the other parameters describe a view of the former run
     RUN.write(run_id)
     st.session_state[_N_PICKED] = st.session_state.get(_N_PICKED, 0) + 1
     st.session_state[_HAS_PICKED] = True

@@ -1,6 +1,9 @@
-"""A tour of one run in six steps: its gate, its memory, an outlier, the outlier's episode, What if, and replays.
+"""A tour of one run in six steps: its gate, its memory, an outlier, the outlier's episode, *What if*, and replays.
 
-The URL stores the step (`tour=3`), so a link opens it. Each step highlights a part of its page and scrolls to it.
+The gate is the weight β of the episodic incentive, the reward from the episodic memory. A node is a stored state of the
+memory, and an outlier is a node whose return differs from the returns of its neighbors. *What if* shows the effect of
+another temperature τ of the gate. The URL contains the step (`tour=3`), so a link opens it. Each step highlights a part
+of its page and scrolls to it.
 """
 
 from collections.abc import Callable
@@ -31,23 +34,26 @@ NOTHING_TO_SHOW = (
     "No run has both a gate and a snapshot of its memory yet. Start the demo run: it has both within a minute."
 )
 _NO_SNAPSHOT = " There is no snapshot of the memory yet: wait on Live for the first one, or start the demo run on Home."
-_MAP = ".st-key-atlas"
+_MEMORY_MAP = ".st-key-atlas"
+"""CSS selector of the map of nodes on the page Memory."""
 _MAX_RUNS = 50
-"""Number of the newest runs that are examined."""
+"""Maximum number of runs, the newest ones, among which a run for the tour is searched."""
 _VIEW_WIDTH = 0.03
-"""Width of the view around a point, as a fraction of the width of the plot of embeddings."""
+"""Width of the visible part of the map around the outlier, as a fraction of the width of the whole map."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the tour: its page, its text, the highlighted part, and the URL parameters of that page."""
+    """One step of the tour."""
 
     page: str
     title: str
     target: str
     """CSS selector of the part of the page that is highlighted."""
     describe: Callable[[RunRow], str]
+    """Returns the text of the step for a run."""
     get_parameters: Callable[[RunRow], dict[str, str]] = lambda run: {}
+    """Returns the URL parameters of the page for a run, in addition to run and step."""
 
 
 _highlight = component("emtc_lab_tour", js=read_asset("tour.js"))
@@ -74,7 +80,7 @@ def show(run: RunRow) -> None:
         _highlight(key="tour_highlight", data={"target": step.target, "step": number})
 
 
-def offer() -> None:
+def show_start_button() -> None:
     """Draw the button that starts the tour of the newest suitable run; a message if there is none."""
     if not st.button(
         "Take the tour", icon=":material/explore:", key="take_tour",
@@ -92,11 +98,11 @@ def offer() -> None:
 def find_run_for_tour() -> str | None:
     """Find the newest run with a measured gate and a stored memory. A run with an active gate is preferred.
 
-    An idle gate is measured too, but removes less than `ACTIVE_SHARE` of the incentive.
+    A gate is idle if it removes almost nothing of the incentive (less than `gate_state.ACTIVE_SHARE`).
     """
     rows = data.rows_of(data.cached(run_page, ttl=1)(RunFilter(), sort="-created", limit=_MAX_RUNS).frame)
     gated_rows = [row for row in rows if row["gate"] in ("active", "idle")]
-    for row in sorted(gated_rows, key=lambda row: row["gate"] == "idle"):
+    for row in sorted(gated_rows, key=lambda row: row["gate"] == "idle"):  # active gates first, else newest first
         if len(data.cached(list_snapshots, ttl=2)(str(row["id"]))):
             return str(row["id"])
     return None
@@ -111,7 +117,7 @@ def _show_step_button(label: str, number: int, run: RunRow) -> None:
 
 
 def _describe_gate(run: RunRow) -> str:
-    # This text is not redrawn while a run trains. Before the first gate statistics, the settings decide.
+    # This text is not drawn again while the run trains. So before the first gate statistics, its settings decide.
     will_have_gate = run.live_status not in ENDED_STATUSES and not is_gate_off(run.config)
     if not will_have_gate and run_data.get_gate_verdict(run.id, run.live_status).gate is None:
         return (
@@ -183,6 +189,7 @@ def _find_outlier(run: RunRow) -> "Outlier | None":
 
 
 def _get_outlier_view(run: RunRow) -> dict[str, str]:
+    """Return the URL parameters with which the map shows the surroundings of the outlier and marks it."""
     outlier = _find_outlier(run)
     snapshot = _find_newest_snapshot(run)
     if outlier is None or snapshot is None:
@@ -195,6 +202,7 @@ def _get_outlier_view(run: RunRow) -> dict[str, str]:
 
 
 def _get_outlier_point(run: RunRow) -> dict[str, str]:
+    """Return the URL parameters with which the page Memory selects the outlier."""
     outlier = _find_outlier(run)
     return {} if outlier is None else {"point": str(outlier.slot), "color": "h"}
 
@@ -211,14 +219,15 @@ def _find_extremes(run: RunRow) -> Extremes | None:
 
 
 def _get_two_episodes(run: RunRow) -> dict[str, str]:
+    """Return the URL parameters with which Replay shows the episodes with the highest and the lowest return."""
     extremes = _find_extremes(run)
     return {} if extremes is None else {"episode": str(extremes.best), "beside": str(extremes.worst)}
 
 
 STEPS = (
     Step("live", "The gate.", "[class*=st-key-live-gate]", _describe_gate),
-    Step("memory", "The memory grows.", _MAP, _describe_growth),
-    Step("memory", "An outlier.", _MAP, _describe_outlier, _get_outlier_view),
+    Step("memory", "The memory grows.", _MEMORY_MAP, _describe_growth),
+    Step("memory", "An outlier.", _MEMORY_MAP, _describe_outlier, _get_outlier_view),
     Step("memory", "Its episode.", ".st-key-point-replay", _describe_episode, _get_outlier_point),
     Step("memory", "What if?", ".st-key-what_if_box", _describe_what_if, _get_what_if),
     Step("replay", "Replay.", ".st-key-replay-player", _describe_replay, _get_two_episodes),
