@@ -3,15 +3,15 @@
 import streamlit as st
 
 from app.ui import messages
-from app.ui.memory import collapse_panel, point_panel, selection_panel, snapshot_map
-from app.ui.memory.snapshot_map import FIRST, MapChoice, MemoryMap
+from app.ui.memory import embedding_quality_panel, point_panel, selection_panel, snapshot_map
+from app.ui.memory.snapshot_map import FIRST_MAP, MapChoice, MemoryMap
 from app.ui.widgets import pin, run_header
 from storage.runs.rows import RunRow
 
 
 def draw(run: RunRow) -> None:
     with st.container(horizontal=True, vertical_alignment="top", gap="small"):
-        choice = snapshot_map.choose_map(run, FIRST)
+        choice = snapshot_map.choose_map(run, FIRST_MAP)
         has_two_maps = choice is not None and snapshot_map.is_second_map_on()
     if choice is None:
         return
@@ -29,7 +29,7 @@ def draw_one(choice: MapChoice) -> None:
     with right:
         side_panel = st.empty()
         point_panel.show([memory_map])
-    collapse_panel.show(memory_map)
+    embedding_quality_panel.show(memory_map)
     selection_panel.show(memory_map, side_panel)
 
 
@@ -40,7 +40,7 @@ def draw_two(run: RunRow, first: MapChoice) -> list[MemoryMap]:
         with column:
             if choice is not None:
                 maps.append(snapshot_map.draw_map(choice, other))
-                collapse_panel.show(maps[-1])
+                embedding_quality_panel.show(maps[-1])
     point_panel.show(maps)
     return maps
 

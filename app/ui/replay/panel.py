@@ -20,7 +20,7 @@ from app.replay.files import MAX_FRAMES, MIME, Format, make_file
 from app.replay.replay import Replay, add_run_names, join_values
 from app.ui import data, messages, view
 from app.ui.live import controls
-from app.ui.memory import atlas, snapshot_map, traces
+from app.ui.memory import atlas, episode_paths, snapshot_map
 from app.ui.page_state import START, Choice, Flag
 from app.ui.replay.episode_choice import FIRST, SECOND, TRAINING, choose_episode
 from app.ui.widgets import canvas, config_form, files, pin, run_picker
@@ -277,15 +277,21 @@ def _show_map(run: RunRow, replay: Replay, second: Replay | None = None) -> None
     """Draw the map with the path of the episode, and of the second one if it is a training episode of the same run."""
     with messages.guarded():
         with st.container(horizontal=True, vertical_alignment="top", gap="small"):
-            choice = snapshot_map.choose_map(run, snapshot_map.FIRST)
+            choice = snapshot_map.choose_map(run, snapshot_map.FIRST_MAP)
         if choice is None:
             return
         memory_map = snapshot_map.draw_map(choice)
         has_second_path = second is not None and second.is_training and second.run.id == run.id
-        paths = traces.make_paths(
+        paths = episode_paths.make_paths(
             memory_map, replay.trajectory, second.trajectory if second is not None and has_second_path else None
         )
-        atlas.show_marks(channel=snapshot_map.FIRST.channel, selected=None, paths=paths, every=traces.EVERY, seek=True)
+        atlas.show_marks(
+            channel=snapshot_map.FIRST_MAP.channel,
+            selected_slot=None,
+            paths=paths,
+            steps_per_mark=episode_paths.STEPS_PER_MARK,
+            path_moves_player=True,
+        )
         has_positions = any(position for path in paths for position in path["places"])
         if not has_positions:
             source = "this snapshot" if memory_map.snapshot.whole is None else "this sample of the memory"
