@@ -1,7 +1,8 @@
 """The map of the episodic memory: a canvas in the browser, which computes colors, filters and selections itself.
 
 A point of the map is a node: one stored state of the memory. A node is identified by its slot, the place in the memory.
-The server sends the view from the page's URL, and the URLs at which the browser loads the values of the nodes.
+The server sends the view from the page's URL, and the URLs at which the browser loads the values of the nodes. The
+scripts in the browser call the map "atlas".
 
 A map has three Streamlit components: the canvas, the marks (selected node, paths of episodes), and the listener for
 events. So a click sends only new marks and not the map again, and an event reruns only one fragment of the page.

@@ -267,11 +267,7 @@ def _show_values(snapshot: Snapshot, slot: int) -> None:
             "Whether a successful episode visited this state",
         ),
         ("N_ξ/N_call", visits, "Visits by successful episodes / all visits"),
-        (
-            "Δ_mem",
-            format_number(delta_mem),
-            "Consistency error along the stored successor [return]",
-        ),
+        ("Δ_mem", format_number(delta_mem), "Consistency error along the stored successor [return]"),
         ("β", format_number(float(snapshot.beta[row])), "Gate coefficient at the snapshot"),
         ("t", format_count(int(snapshot.t[row])), "Step of the episode that wrote this memory"),
     )

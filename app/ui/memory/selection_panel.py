@@ -122,10 +122,9 @@ def _show_downloads(memory_map: MemoryMap, rows: NDArray[np.int64]) -> None:
 
     with st.container(horizontal=True, gap="small"):
         with st.popover("List", icon=":material/table_rows:"):
-            is_list_cut = len(rows) > MAX_LISTED_NODES
-            note = (
-                f". The first {format_count(MAX_LISTED_NODES)} are listed; the files contain all" if is_list_cut else ""
-            )
+            note = ""
+            if len(rows) > MAX_LISTED_NODES:
+                note = f". The first {format_count(MAX_LISTED_NODES)} are listed; the files contain all"
             st.caption(f"{format_count(len(rows))} nodes{note}.")
             nodes = list_nodes(memory_map.snapshot, memory_map.coordinates, rows[:MAX_LISTED_NODES])
             st.dataframe(nodes, hide_index=True, column_config=number_columns(nodes))
