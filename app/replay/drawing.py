@@ -504,10 +504,12 @@ class _ValueCursor:
             # of the last step is shown.
             t = min(int(frame), len(line.y) - 1)
             has_value = t >= 0 and int(frame) <= len(line.y) and np.isfinite(line.y[t])
-            dot.set_data([line.x[t]] if has_value else [], [line.y[t]] if has_value else [])
-            if has_value:
-                side_number = NAMES.index(line.group) if line.group in NAMES else 0
-                values_by_side[side_number].append(f"{line.y[t]:.3g}")
+            if not has_value:
+                dot.set_data([], [])
+                continue
+            dot.set_data([line.x[t]], [line.y[t]])
+            side_number = NAMES.index(line.group) if line.group in NAMES else 0
+            values_by_side[side_number].append(f"{line.y[t]:.3g}")
         texts = [", ".join(values) for values in values_by_side]
         if self._n_sides > 1 and self._lines:
             texts = [f"{name} {text or '–'}" for name, text in zip(NAMES, texts, strict=True)]

@@ -224,7 +224,7 @@ def label_units(scene: Scene) -> list[str]:
 
 
 def separate_units(scene: Scene, width: float) -> NDArray[np.float32]:
-    """Move overlapping living units apart, so that each can be recognized.
+    """Move overlapping living units apart, so that each is visible.
 
     In each of `_SEPARATION_ROUNDS` rounds, two units that overlap move apart along the line through their centers, each
     by half of the overlap. Units with the same center move along x. Neutral units, such as a ball, do not move.
@@ -297,7 +297,7 @@ def crop_field(
     if not len(positions):
         x0, y0, x1, y1 = bounds
         return float(x0), float(y0), float(x1), float(y1)
-    # All arrays are (x, y). First the rectangle around all positions, with a margin and limits of its shape.
+    # All arrays are (x, y). Compute the rectangle around all positions, with a margin and limits of its shape.
     field_low = np.array(bounds[:2], float)
     field_high = np.array(bounds[2:], float)
     lowest = positions.min(axis=0)

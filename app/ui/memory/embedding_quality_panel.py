@@ -27,7 +27,7 @@ def show(memory_map: MemoryMap) -> None:
     if not box.open:
         return
     with box, messages.guarded():
-        url = memory_map.choice.key.url
+        url = memory_map.choice.snapshot_key.url
         result = memory_data.get_collapse(
             url,
             memory_map.embedding_key,

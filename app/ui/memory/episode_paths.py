@@ -122,4 +122,7 @@ def _describe_gate(trajectory: Trajectory) -> str:
 
 
 def _replace_nan(values: np.ndarray | None) -> list[float | None]:
-    return [] if values is None else [float(value) if np.isfinite(value) else None for value in values]
+    """Convert values to a list for JSON: None for NaN, empty if there are no values."""
+    if values is None:
+        return []
+    return [float(value) if np.isfinite(value) else None for value in values]

@@ -134,7 +134,7 @@ def _choose_slot() -> int | None:
 
 
 def _select_outlier(memory_map: MemoryMap) -> None:
-    outlier = memory_data.get_outlier(memory_map.choice.key)
+    outlier = memory_data.get_outlier(memory_map.choice.snapshot_key)
     if outlier is not None:
         _select_node(memory_map.choice.side.prefix, outlier.slot)
 
@@ -307,7 +307,10 @@ def _find_nearest(memory_map: MemoryMap, slot: int) -> tuple[NDArray[np.int64], 
     if row is None:
         return np.empty(0, np.int64), np.empty(0)
     embedding = memory_data.get_compared_embedding(
-        memory_map.choice.key.url, memory_map.embedding_key, memory_map.embedded, delta_space=memory_map.delta_space
+        memory_map.choice.snapshot_key.url,
+        memory_map.embedding_key,
+        memory_map.embedded,
+        delta_space=memory_map.delta_space,
     )
     return find_nearest(embedding, row, _N_NEIGHBORS)
 

@@ -69,12 +69,14 @@ EMBEDDERS = {
 }
 """Key of an embedder → its label. TCSE and dCAE are the encoders of EMTC and of EMU."""
 LANDMARK_COUNTS = (2000, 5000, 10_000, 20_000, MAX_LANDMARKS)
+"""Numbers of landmarks that can be chosen."""
 _DEFAULT_LANDMARKS = 5000
 MAX_NODES_IN_FILE = 100_000
 """Maximum number of nodes in an exported or pinned map. The map on the page shows all nodes."""
 MAX_SELECTION_CHARACTERS = 8000
 _PAGES = ("memory", "replay")
 """Pages with the first map. Only the Memory page has a second map."""
+# URL parameters of the view and of the selection. Both maps have the same.
 COLOR = Choice(AtlasOptions.get_option("color").parameter, *_PAGES)
 PALETTE = Choice(AtlasOptions.get_option("scale").parameter, *_PAGES)
 CAMERA = Text("camera", *_PAGES, max_characters=64)
@@ -91,7 +93,7 @@ _TWO_MAPS_HELP = (
 
 
 @dataclass(frozen=True)
-class Side:
+class MapSide:
     """One of the page's two maps (left or right), with the URL parameters of its choices."""
 
     channel: str
@@ -106,8 +108,8 @@ class Side:
     embedder: Choice
 
 
-def _make_side(channel: str, prefix: str, *pages: str) -> Side:
-    return Side(
+def _make_side(channel: str, prefix: str, *pages: str) -> MapSide:
+    return MapSide(
         channel,
         prefix,
         snapshot=Choice(f"{prefix}snap", *pages, in_url_as_default=True),
@@ -143,20 +145,21 @@ class MapChoice:
     """The choices of one map: a snapshot and how it is projected."""
 
     run: RunRow
-    side: Side
-    key: SnapshotKey
+    side: MapSide
+    snapshot_key: SnapshotKey
+    """Key of the cached reads of the snapshot."""
     snapshot: Snapshot
     projection: ProjectionChoice
 
     @property
     def columns(self) -> Columns:
         """Every quantity of the snapshot's nodes."""
-        return make_columns(self.key)
+        return make_columns(self.snapshot_key)
 
     @property
-    def snapshot_key(self) -> str:
-        """A text that identifies the snapshot in its database."""
-        return f"{self.key.snapshot_id}-{self.key.created_at}"
+    def snapshot_name(self) -> str:
+        """A text that identifies the snapshot in its database, for the browser and for keys of caches."""
+        return f"{self.snapshot_key.snapshot_id}-{self.snapshot_key.created_at}"
 
 
 @dataclass(frozen=True)
@@ -183,15 +186,15 @@ class MemoryMap:
         """A text that identifies the coordinates."""
         projection = self.choice.projection
         settings = f"{projection.pair}-{projection.n}-{projection.seed}-{projection.embedder}"
-        return f"{self.choice.snapshot_key}-{self.name}-{settings}"
+        return f"{self.choice.snapshot_name}-{self.name}-{settings}"
 
     @property
     def embedding_key(self) -> str:
         """A text that identifies the embedding, independent of the projection."""
         if self.embedded is self.snapshot:
-            return self.choice.snapshot_key
+            return self.choice.snapshot_name
         projection = self.choice.projection
-        return f"{self.choice.snapshot_key}-{projection.embedder}-{projection.seed}"
+        return f"{self.choice.snapshot_name}-{projection.embedder}-{projection.seed}"
 
     @property
     def delta(self) -> float:
@@ -221,14 +224,16 @@ class MemoryMap:
         values["method"] = self.method
         values["fit"] = "all"  # a PCA is fitted to all nodes
         if self.method == "pca":
-            values["turn"] = memory_data.get_axis_signs(self.choice.key)  # 1 or -1 per axis; -1: the axis is flipped
+            values["turn"] = memory_data.get_axis_signs(
+                self.choice.snapshot_key
+            )  # 1 or -1 per axis; -1: the axis is flipped
         has_selection = bool(read_selection())
         for parameter in (LASSO, RANGES):
             values[parameter.name] = parameter.read() if has_selection else ""
         return values
 
 
-def choose_map(run: RunRow, side: Side, other_snapshot: int | None = None) -> MapChoice | None:
+def choose_map(run: RunRow, side: MapSide, other_snapshot: int | None = None) -> MapChoice | None:
     """Draw the choices of snapshot and projection; None if the run has no memory to draw.
 
     Args:
@@ -244,12 +249,12 @@ def choose_map(run: RunRow, side: Side, other_snapshot: int | None = None) -> Ma
     snapshot_row = _choose_snapshot(snapshots, side, other_snapshot)
     has_other_map_the_only_snapshot = len(snapshots) == 1 and snapshot_row["id"] == other_snapshot
     projection = _choose_projection(side, default="axes" if has_other_map_the_only_snapshot else "pca")
-    key = SnapshotKey(data.database_url(), snapshot_row["id"], str(snapshot_row["created_at"]))
-    snapshot = memory_data.get_snapshot(key)
+    snapshot_key = SnapshotKey(data.database_url(), snapshot_row["id"], str(snapshot_row["created_at"]))
+    snapshot = memory_data.get_snapshot(snapshot_key)
     if snapshot.size == 0:
         messages.empty("The memory is empty in this snapshot.", "Choose a later snapshot.")
         return None
-    return MapChoice(run, side, key, snapshot, projection)
+    return MapChoice(run, side, snapshot_key, snapshot, projection)
 
 
 def is_second_map_on() -> bool:
@@ -295,7 +300,7 @@ def draw_map(choice: MapChoice, other: MapChoice | None = None) -> MemoryMap:
         channel=choice.side.channel,
         group="" if other is None else "memories",
         run=choice.run.id,
-        nodes=choice.snapshot_key,
+        nodes=choice.snapshot_name,
         kind=f"{projection.method}-{projection.pair}-{projection.embedder}",
     )
     atlas.show(
@@ -362,7 +367,7 @@ def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_], episodes:
     snapshot = memory_map.snapshot
     map_view = read_view()
     seed = memory_map.choice.projection.seed
-    sampled_nodes = memory_data.get_sample(memory_map.choice.key, n=MAX_NODES_IN_FILE, seed=seed)
+    sampled_nodes = memory_data.get_sample(memory_map.choice.snapshot_key, n=MAX_NODES_IN_FILE, seed=seed)
     drawn_nodes = sampled_nodes[is_selected[sampled_nodes]]
     if snapshot.whole is not None:
         sample = describe_sample(snapshot)
@@ -438,7 +443,7 @@ def _explain_missing_snapshots(run: RunRow) -> None:
     )
 
 
-def _choose_snapshot(snapshots: pd.DataFrame, side: Side, other_snapshot: int | None) -> dict[str, Any]:
+def _choose_snapshot(snapshots: pd.DataFrame, side: MapSide, other_snapshot: int | None) -> dict[str, Any]:
     """Draw the choice of the snapshot; return its row.
 
     The default is the newest snapshot. If the other map shows `other_snapshot`, the default is the middle one of the
@@ -463,7 +468,7 @@ def _choose_snapshot(snapshots: pd.DataFrame, side: Side, other_snapshot: int | 
     return by_id[snapshot_id]
 
 
-def _choose_projection(side: Side, *, default: str) -> ProjectionChoice:
+def _choose_projection(side: MapSide, *, default: str) -> ProjectionChoice:
     """Draw the choice of the projection, and of the settings that it has. `default` is a key in `METHOD_NAMES`."""
     method = side.method.draw(default=default)
     axis_pair = 0
@@ -512,7 +517,7 @@ def _project(choice: MapChoice) -> MemoryMap:
     if projection.method == "axes":
         points = select_axes(snapshot.embedding, AXIS_PAIRS[projection.pair])
         return MemoryMap(choice, points, method="axes", name="embedding axes", embedded=snapshot)
-    pca = memory_data.get_pca(choice.key)
+    pca = memory_data.get_pca(choice.snapshot_key)
     pca_map = MemoryMap(choice, pca, method="pca", name="PCA", embedded=snapshot)
     if projection.method not in BACKGROUND:  # the methods that are computed in the background
         return pca_map
@@ -536,7 +541,7 @@ def _project_new_embedding(choice: MapChoice) -> MemoryMap:
     # The job that computes a projection also fits the embedder. For the embedding axes, the job of PCA does that.
     stored = _get_or_offer_projection(choice, "pca" if projection.method == "axes" else projection.method)
     if embedding is None or stored is None:
-        pca = memory_data.get_pca(choice.key)
+        pca = memory_data.get_pca(choice.snapshot_key)
         name = "PCA of the run's embedding, shown until the projection is computed"
         return MemoryMap(choice, pca, method="pca", name=name, embedded=snapshot)
     embedded = replace(snapshot, embedding=embedding.coordinates)

@@ -69,7 +69,8 @@ def show(
         rows: Selected rows of the snapshot; None for all.
         pinned_values: Values that identify the selected rows. They are stored with a pinned figure.
     """
-    run, snapshot = choice.run, choice.snapshot
+    run = choice.run
+    snapshot = choice.snapshot
     with st.container(key="what_if_box"):
         box = st.expander("What if", icon=":material/tune:", **_IS_BOX_OPEN.bind())
     if not box.open:
@@ -77,10 +78,10 @@ def show(
     with box, messages.guarded():
         rules = read_gate_rules(run.config)
         settings = _choose_settings(rules, is_sample=snapshot.whole is not None)
-        transitions = memory_data.get_stream(choice.key, rules)
+        transitions = memory_data.get_stream(choice.snapshot_key, rules)
         merged_nodes = None
         if settings.delta_factor is not None:
-            merged_nodes = memory_data.get_merged_nodes(choice.key, rules, settings.delta_factor)
+            merged_nodes = memory_data.get_merged_nodes(choice.snapshot_key, rules, settings.delta_factor)
         result = evaluate_what_if(snapshot, transitions, rules, settings, merged=merged_nodes, rows=rows)
         explanation = explain_tau(result)
         if explanation:

@@ -3,6 +3,9 @@
 The second episode may be of another run; the URL names both. The map of the memory can be shown next to the replay,
 with the paths of its episodes. Scene, values and map have one time cursor. The replay can be saved as a page that
 works offline, as an animation, or as one frame in vector format.
+
+Training episodes have values of the gate: β, the weight of the episodic incentive, and Δ_mem, the consistency error on
+which β depends.
 """
 
 from collections.abc import Sequence
