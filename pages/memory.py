@@ -1,22 +1,22 @@
 """Memory: which states does the episodic memory of this run contain, and which episode wrote each of them?
 
 A map shows the nodes (stored states) of a snapshot at two coordinates. The page has one map, or two next to each other.
-`collapse_panel` shows whether the embedding has collapsed, that is, whether nearby states still have similar returns.
+`embedding_quality_panel` shows whether the embedding has collapsed, that is, whether nearby states still have similar returns.
 `point_panel` shows the clicked node, and `selection_panel` the nodes that a lasso or ranges of values select.
 """
 
 import streamlit as st
 
 from app.ui import messages
-from app.ui.memory import collapse_panel, point_panel, selection_panel, snapshot_map
-from app.ui.memory.snapshot_map import FIRST, MapChoice, MemoryMap
+from app.ui.memory import embedding_quality_panel, point_panel, selection_panel, snapshot_map
+from app.ui.memory.snapshot_map import FIRST_MAP, MapChoice, MemoryMap
 from app.ui.widgets import pin, run_header
 from storage.runs.rows import RunRow
 
 
 def draw(run: RunRow) -> None:
     with st.container(horizontal=True, vertical_alignment="top", gap="small"):
-        choice = snapshot_map.choose_map(run, FIRST)  # None if the run has no snapshot
+        choice = snapshot_map.choose_map(run, FIRST_MAP)  # None if the run has no snapshot
         has_two_maps = choice is not None and snapshot_map.is_second_map_on()
     if choice is None:
         return
@@ -35,7 +35,7 @@ def draw_one_map(choice: MapChoice) -> None:
     with right:
         side_panel = st.empty()
         point_panel.show([memory_map])
-    collapse_panel.show(memory_map)
+    embedding_quality_panel.show(memory_map)
     selection_panel.show(memory_map, side_panel)
 
 
@@ -44,11 +44,11 @@ def draw_two_maps(run: RunRow, first: MapChoice) -> list[MemoryMap]:
     left, right = st.columns(2, gap="medium")
     with left:
         maps = [snapshot_map.draw_map(first, second)]  # with the other map, to share color and selection
-        collapse_panel.show(maps[0])
+        embedding_quality_panel.show(maps[0])
     if second is not None:
         with right:
             maps.append(snapshot_map.draw_map(second, first))
-            collapse_panel.show(maps[1])
+            embedding_quality_panel.show(maps[1])
     point_panel.show(maps)
     return maps
 

@@ -262,7 +262,7 @@ from app.notebook.view import read_view
 from app.ui import data
 from storage.notebook import get_entry, list_entries
 view = read_view(get_entry(data.database(), list_entries(data.database())[0].id).view)
-assert (view.page, view.query["name"], view.facts) == ("metric", ["rollout/return"], {"metrics": ["rollout/return"]})
+assert (view.page, view.query["name"], view.options) == ("metric", ["rollout/return"], {"metrics": ["rollout/return"]})
 """
 
 

@@ -7,10 +7,11 @@
     actions = policy.act(obs, avail)
 
 Installed as the module `emtc_lab`. Each name is imported at first use: `open_database` does not import torch,
-`load_policy` does. Plug-ins import `register`, the base class of their settings and the types that they return.
+`load_policy` does. Plug-ins import `register`, the base class of their settings (`ConfigSection`), and the types that
+they return (`GateLaw`, `Mixed`).
 
-Python searches a script's own folder first, so a file `storage.py` next to a script hides the package `storage`. This
-module checks for such files when it is imported and names them in the error.
+Python first searches the folder of the script. So a file `storage.py` next to a script hides the package `storage`.
+This module checks for such files when it is imported, and its error names them.
 """
 
 from importlib.util import find_spec
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from storage import open_database as open_database
 
 __all__ = ["ConfigSection", "GateLaw", "Mixed", "RecordedRun", "check_env", "load_policy", "open_database", "register"]
-_MODULES = {
+_MODULE_BY_NAME = {
     "load_policy": "app.jobs.policies",
     "open_database": "storage",
     "RecordedRun": "storage",
@@ -39,15 +40,16 @@ _MODULES = {
     "register": "emtc_core.plugins",
 }
 _PACKAGES = ("emtc_core", "storage", "app")
+"""The packages of this project."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
-    if name not in _MODULES:
+    if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_MODULES[name]), name)
+    return getattr(import_module(_MODULE_BY_NAME[name]), name)
 
 
 def __dir__() -> list[str]:
@@ -64,18 +66,21 @@ def _find_file(package: str) -> Path | None:
 
 
 def _check_packages() -> None:
-    """Check that the names of this project's packages refer to this project.
+    """Check that `import PACKAGE` loads this project's package, for each of its packages.
 
     Raises:
         ImportError: If another file has the name of a package, with the path of that file.
     """
     files = {package: _find_file(package) for package in _PACKAGES}
-    roots = [file.parents[1] for file in files.values() if file and file.name == "__init__.py"]
-    root = next(
-        (root for root in roots if all((root / package / "__init__.py").is_file() for package in _PACKAGES)), None
-    )
+    # The folder of this project is the one that contains all packages.
+    folders = [file.parents[1] for file in files.values() if file and file.name == "__init__.py"]
+    project_folder = None
+    for folder in folders:
+        if all((folder / package / "__init__.py").is_file() for package in _PACKAGES):
+            project_folder = folder
+            break
     for package, file in files.items():
-        if root is None or file != root / package / "__init__.py":
+        if project_folder is None or file != project_folder / package / "__init__.py":
             fault = f"{file} has the name of a package" if file else f"cannot find the package {package}"
             raise ImportError(
                 f"EMTC Lab cannot be imported here: {fault} of EMTC Lab. "

@@ -2,9 +2,11 @@
 
 - HTML: a page with embedded images and without scripts, which needs no network.
 - Markdown: a zip file with the text, the figures as SVG and their data as CSV.
-- Jupyter notebook (format 4.5): each cell draws its figure from the database with `db.figure(…)`. The notebook also
-  contains each figure as an image, which is the output of its cell, and as data, which are drawn if the database no
-  longer has the run.
+- Jupyter notebook (format 4.5): for each figure, a cell that draws it from the database with `db.figure(…)`. The
+  notebook also contains each figure as an image (the output of its cell) and as data ("frozen"). The data are drawn if
+  the database no longer has the run.
+
+An entry of the research notebook has a text, a figure, and the view in which the figure was pinned (see `view`).
 """
 
 import base64
@@ -40,11 +42,14 @@ MIME: dict[NotebookFormat, str] = {
     "html": "text/html",
     "ipynb": "application/x-ipynb+json",
 }
-FOLDER = "figures"
-INSTALL = f"Install EMTC Lab in this kernel with: {FROM_CHECKOUT}."
+FIGURE_FOLDER = "figures"
+"""Folder of the figures in a Markdown export."""
+INSTALL_ADVICE = f"Install EMTC Lab in this kernel with: {FROM_CHECKOUT}."
 
 _TEXT_OPTIONS: Final = {"title", "caption"}
+"""Options of figures that replace the figure's own texts."""
 _MAX_LINE_LENGTH: Final = 100
+"""Maximum length of a line of Python in a Jupyter notebook [characters]."""
 _CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 )
@@ -114,7 +119,8 @@ def export_entries(
         ids: The entries.
         format: "md" (a zip file), "html" or "ipynb".
         address: URL of the app, for links to the views.
-        link_parameters: URL parameters that are added to each link, for example the opened bundle.
+        link_parameters: URL parameters that are added to each link, for example the key of the open bundle (a file
+            with exported runs).
 
     Raises:
         EntryNotFoundError: If an entry does not exist.
@@ -124,14 +130,14 @@ def export_entries(
     if format == "md":
         return to_zip(entries, address=address)
     if format == "html":
-        return to_page(entries, address=address)
+        return to_html_page(entries, address=address)
     if format == "ipynb":
-        return to_notebook(entries, database=db.url, address=address)
+        return to_jupyter(entries, database=db.url, address=address)
     raise ValueError(f"format must be one of {', '.join(NOTEBOOK_FORMATS)}, got {format!r}")
 
 
 def to_files(entries: Sequence[NotebookEntry], *, address: str | None) -> tuple[str, Files]:
-    """Make the Markdown text, and the files of the figures that it refers to."""
+    """Make the Markdown text of the entries, and the files of the figures to which the text refers."""
     files: Files = {}
     parts = ["# Research notebook"]
     for entry in entries:
@@ -140,14 +146,14 @@ def to_files(entries: Sequence[NotebookEntry], *, address: str | None) -> tuple[
         if entry.row.body.strip():
             parts.append(sanitize(entry.row.body))
         if entry.figure is not None:
-            parts.append(f"![{escape_markdown(entry.figure.title)}]({FOLDER}/{stem}.svg)")
-            parts.append(f"{escape_markdown(entry.caption)} Data: [{stem}.csv]({FOLDER}/{stem}.csv)")
-            files[f"{FOLDER}/{stem}.svg"] = export_figure(entry.figure, "svg")
-            files[f"{FOLDER}/{stem}.csv"] = export_figure(entry.figure, "csv")
+            parts.append(f"![{escape_markdown(entry.figure.title)}]({FIGURE_FOLDER}/{stem}.svg)")
+            parts.append(f"{escape_markdown(entry.caption)} Data: [{stem}.csv]({FIGURE_FOLDER}/{stem}.csv)")
+            files[f"{FIGURE_FOLDER}/{stem}.svg"] = export_figure(entry.figure, "svg")
+            files[f"{FIGURE_FOLDER}/{stem}.csv"] = export_figure(entry.figure, "csv")
         if entry.figure_error:
             parts.append(f"**{escape_markdown(entry.figure_error)}**")
-        if entry.origins:
-            parts.append("\n".join(f"- Run {escape_markdown(line)}" for line in entry.origins))
+        if entry.cited_run_lines:
+            parts.append("\n".join(f"- Run {escape_markdown(line)}" for line in entry.cited_run_lines))
         if entry.view is not None:
             parts.append(_make_view_markdown(entry.view, address))
     return "\n\n".join(parts) + "\n", files
@@ -163,7 +169,7 @@ def to_zip(entries: Sequence[NotebookEntry], *, address: str | None) -> bytes:
     return buffer.getvalue()
 
 
-def to_page(entries: Sequence[NotebookEntry], *, address: str | None) -> bytes:
+def to_html_page(entries: Sequence[NotebookEntry], *, address: str | None) -> bytes:
     """Make an HTML page. It is safe to open, because all texts are escaped and it contains no scripts."""
     body = "\n".join(_make_article(entry, address) for entry in entries)
     return f"""<!doctype html>
@@ -184,7 +190,7 @@ def to_page(entries: Sequence[NotebookEntry], *, address: str | None) -> bytes:
 """.encode()
 
 
-def to_notebook(entries: Sequence[NotebookEntry], *, database: str, address: str | None) -> bytes:
+def to_jupyter(entries: Sequence[NotebookEntry], *, database: str, address: str | None) -> bytes:
     """Make a Jupyter notebook. Without EMTC Lab in its kernel, it shows the figures as images.
 
     Args:
@@ -192,8 +198,8 @@ def to_notebook(entries: Sequence[NotebookEntry], *, database: str, address: str
         database: URL of the database. A password in it is removed.
         address: URL of the app, for links to the views.
     """
-    introduction = f"# Research notebook\n\nEvery figure is shown as it was frozen. To draw it again: {INSTALL}"
-    setup = _SETUP.format(install=INSTALL, database=_remove_password(database))
+    introduction = f"# Research notebook\n\nEvery figure is shown as it was frozen. To draw it again: {INSTALL_ADVICE}"
+    setup = _SETUP.format(install=INSTALL_ADVICE, database=_remove_password(database))
     cells = [_make_text_cell("head", introduction), _make_code_cell("setup", setup)]
     for entry in entries:
         cells += _make_entry_cells(entry, address)
@@ -213,9 +219,13 @@ def _remove_password(url: str) -> str:
 
 
 def make_recipe(view: PinnedView, figure: Figure) -> str | None:
-    """Make the line of Python that draws a figure from the database; None if the view is not sufficient for that."""
+    """Make the Python call that draws a figure from the database.
+
+    Returns:
+        For example `db.figure('learning-curves', ['k3f9'])`; None if the view does not contain all options.
+    """
     try:
-        kind = find_figure(view.figure)
+        kind = find_figure(view.figure_name)
         options = _collect_options(view, figure, kind)
         kind.read_options(options)
         json.dumps(options, allow_nan=False)  # raises for NaN and infinity, which have no literal in Python
@@ -231,23 +241,24 @@ def make_recipe(view: PinnedView, figure: Figure) -> str | None:
 def _collect_options(view: PinnedView, figure: Figure, kind: FigureKind[Any, Any]) -> dict[str, Any]:
     """Collect the options of a figure from the pinned options, the URL parameters, and the figure's texts."""
     available = kind.options.list_options()
-    options = {name: value for name, value in view.facts.items() if name in available}
+    options = {name: value for name, value in view.options.items() if name in available}
     if "rate" in available and not options.keys() & {"rate", "quantity"}:
-        options["rate"] = "greedy"  # the default when views without `rate` were stored
+        options["rate"] = "greedy"  # Old views have no `rate`. Greedy was the default when they were stored.
     for name, option in available.items():
-        if isinstance(option.default, bool) and view.query.get(option.parameter) == ["true"]:
+        is_on_in_url = view.query.get(option.parameter) == ["true"]
+        if isinstance(option.default, bool) and is_on_in_url:
             options[name] = True
     for name in available.keys() & _TEXT_OPTIONS:
         options.setdefault(name, getattr(figure, name))
     if "x" in available:
-        with suppress(LookupError, ValueError):
+        with suppress(LookupError, ValueError):  # the URL contains no range of the x axis, or one that is not valid
             options["x"] = list(read_window(view.query["x"][0]))
     return options
 
 
 def _make_entry_cells(entry: NotebookEntry, address: str | None) -> list[Cell]:
     lines = [f"## {escape_markdown(entry.title)}", f"*{entry.dates}*", sanitize(entry.row.body)]
-    lines += [f"- Run {escape_markdown(line)}" for line in entry.origins]
+    lines += [f"- Run {escape_markdown(line)}" for line in entry.cited_run_lines]
     if entry.view is not None:
         lines.append(_make_view_markdown(entry.view, address))
     cells = [_make_text_cell(f"entry-{entry.row.id}", "\n\n".join(line for line in lines if line.strip()))]
@@ -265,8 +276,8 @@ def _make_figure_cells(number: int, figure: Figure, frozen: Mapping[str, Any], v
     Args:
         number: Number of the entry.
         figure: The figure.
-        frozen: The stored figure.
-        view: The view of the figure.
+        frozen: The same figure as JSON values.
+        view: The view in which the figure was pinned.
     """
     recipe = make_recipe(view, figure) if view is not None else None
     if recipe is None:
@@ -298,17 +309,17 @@ def _make_article(entry: NotebookEntry, address: str | None) -> str:
     parts.append(to_html(entry.row.body))
     if entry.figure is not None:
         image = base64.b64encode(export_figure(entry.figure, "svg")).decode()
-        alt, caption = escape(entry.figure.description), escape(entry.caption)
+        alt = escape(entry.figure.description)
         parts.append(
             f'<figure><img src="data:image/svg+xml;base64,{image}" alt="{alt}">'
-            f"<figcaption>{caption}</figcaption></figure>"
+            f"<figcaption>{escape(entry.caption)}</figcaption></figure>"
         )
     if entry.figure_error:
         parts.append(f"<p><strong>{escape(entry.figure_error)}</strong></p>")
-    parts += [f'<p class="small">Run {escape(line)}</p>' for line in entry.origins]
+    parts += [f'<p class="small">Run {escape(line)}</p>' for line in entry.cited_run_lines]
     if entry.view is not None:
         url = make_view_url(entry.view, address)
-        label = escape(entry.view.address)
+        label = escape(entry.view.relative_url)
         text = f'<a href="{escape(url)}" rel="noopener noreferrer">{label}</a>' if url else f"<code>{label}</code>"
         parts.append(f'<p class="small">View: {text}</p>')
     return f'<article id="entry-{entry.row.id}">\n' + "\n".join(part for part in parts if part) + "\n</article>"
@@ -316,5 +327,5 @@ def _make_article(entry: NotebookEntry, address: str | None) -> str:
 
 def _make_view_markdown(view: PinnedView, address: str | None) -> str:
     url = make_view_url(view, address)
-    label = escape_markdown(view.address)
+    label = escape_markdown(view.relative_url)
     return f"View: [{label}](<{url}>)" if url else f"View: {label}"

@@ -18,8 +18,8 @@ from markdown_it.utils import OptionsDict
 
 _WORD_JOINER = "\u2060"
 """An invisible character of zero width. It is inserted between two characters that would start markup."""
-_FORMULA_POINTS = 13
-"""Font size of formulas, next to text of 16 px = 12 pt."""
+_FORMULA_FONT_SIZE = 13
+"""Font size of formulas [points]. The text next to them has 12 points (16 px)."""
 _TAG_START = re.compile(r"<(?=[A-Za-z/!?])")
 _PRICE = re.compile(r"(?<!\\)\$(?=\d[^$\n]*\s\$)")
 """The first dollar of "$5 and $6", which many Markdown readers parse as a formula."""
@@ -45,7 +45,7 @@ def to_html(text: str) -> str:
 
 
 def _list_links(text: str) -> Iterator[str]:
-    """List the targets of all links, also those that a strict Markdown parser would not accept."""
+    """List the URLs of all links, also the unsafe ones that `_PARSER` does not accept as links."""
     for block in _LENIENT_PARSER.parse(text):
         for token in block.children or ():
             if token.type == "link_open":
@@ -70,18 +70,24 @@ def _make_lenient_parser() -> MarkdownIt:
 
 def _parse_formula(state: StateInline, silent: bool) -> bool:
     """Parse `$…$` and `$$…$$`. A dollar next to a space or before a digit is a price."""
-    source, start = state.src, state.pos
-    if source[start] != "$":
+    source = state.src
+    if source[state.pos] != "$":
         return False
-    mark = "$$" if source.startswith("$$", start) else "$"
-    end = source.find(mark, start + len(mark))
-    content = source[start + len(mark) : end] if end > 0 else ""
-    after = source[end + len(mark) : end + len(mark) + 1]
-    if not content.strip() or (mark == "$" and (content != content.strip() or after.isdigit())):
+    mark = "$$" if source.startswith("$$", state.pos) else "$"
+    start = state.pos + len(mark)
+    end = source.find(mark, start)
+    content = source[start:end] if end > 0 else ""
+    formula = content.strip()
+    if not formula:
         return False
-    if not silent:
+    next_character = source[end + len(mark) : end + len(mark) + 1]
+    is_price = mark == "$" and (content != formula or next_character.isdigit())
+    if is_price:
+        return False
+    if not silent:  # silent: the parser only checks whether there is a formula
         token = state.push("maths", "", 0)
-        token.content, token.markup = content.strip(), mark
+        token.content = formula
+        token.markup = mark
     state.pos = end + len(mark)
     return True
 
@@ -93,9 +99,12 @@ def _render_formula(renderer: RendererHTML, tokens: list[Token], at: int, option
 
     source = tokens[at].content
     escaped = escapeHtml(f"${source}$")
-    file, font = io.BytesIO(), FontProperties(size=_FORMULA_POINTS)
+    formula_in_one_line = f"${' '.join(source.split())}$"
+    font = FontProperties(size=_FORMULA_FONT_SIZE)
+    file = io.BytesIO()
     try:
-        depth = float(math_to_image(f"${' '.join(source.split())}$", file, prop=font, format="svg", dpi=72))
+        # The depth is the part of the image below the base line of the text [points].
+        depth = float(math_to_image(formula_in_one_line, file, prop=font, format="svg", dpi=72))
     except (ValueError, RuntimeError):
         return f"<code>{escaped}</code>"
     image = f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -1,10 +1,12 @@
 """Convert pinned figures and their views to JSON and back, and read the entries of the notebook for export.
 
-A pinned figure is stored as data, so that it can be drawn after its run was deleted. Numbers have nine significant
-digits, and a missing number is null. Long curves and large clouds are thinned, which the figure's note states.
+The button *Pin* of a figure creates an entry of the research notebook. The entry stores the figure as data, so that
+it can be drawn after its run was deleted. Such a stored figure is "frozen". Its numbers have nine significant digits,
+and a missing number is null. Long lines and large clouds of points are thinned, which the figure's note states.
 
-A view consists of a page, its URL parameters, the runs at that time, and the options of the figure. Stored views and
-figures can come from any author and any version, so parts that cannot be read are ignored.
+The entry also stores the view: the page, its URL parameters, the runs at that time, and the options of the figure.
+Stored views and figures can come from any author and any version, so parts that cannot be read are ignored. Exported
+Jupyter notebooks import `thaw` and `unpack` from this module.
 """
 
 import base64
@@ -32,10 +34,10 @@ from storage.notebook import EntryRow, get_entry, get_figure
 from storage.runs.rows import RunRow
 
 Query = dict[str, list[str]]
-"""URL parameters."""
+"""URL parameters: name → values."""
 
-RATED_PAGES = ("compare", "sweeps")
-"""Pages with a URL parameter `rate`, which selects the win rate."""
+PAGES_WITH_RATE = ("compare", "sweeps")
+"""Pages with a URL parameter `rate`, which selects the win rate: of greedy or of robust evaluation episodes."""
 MAX_POINTS = 5000
 """Maximum number of stored points of a cloud."""
 MAX_POINTS_PER_LINE = 2000
@@ -43,27 +45,27 @@ MAX_POINTS_PER_LINE = 2000
 MAX_POINTS_OF_LINES = 60_000
 """Maximum number of stored points of all lines, unless `_MIN_POINTS_PER_LINE` requires more."""
 _MIN_POINTS_PER_LINE = 200
-_DIGITS = 9
+_SIGNIFICANT_DIGITS = 9
 _CLASSES = (Chart, Panel, Line, Mark, Cloud, NodeQuantity, Heatmap, Grid, Maps, Trace)
 _CLASS_BY_NAME: dict[str, type] = {cls.__name__: cls for cls in _CLASSES}
 """Classes of stored figures. The names are part of the stored format."""
-_CITED_FIELDS = ("id", "name", "algo", "env", "map", "seed", "env_steps", "target_steps", "status")
+_STORED_RUN_FIELDS = ("id", "name", "algo", "env", "map", "seed", "env_steps", "target_steps", "status")
+"""Fields of a run that a view stores, because the run can be deleted later."""
 
 
 @dataclass(frozen=True)
 class PinnedView:
-    """Where a figure was pinned."""
+    """The page on which a figure was pinned, with its URL parameters, its runs and the options of the figure."""
 
     page: str
     query: Query
-    figure: str
-    """Name of the figure."""
-    facts: dict[str, Any]
+    figure_name: str
+    options: dict[str, Any]
     """Options of the figure."""
     run_ids: tuple[str, ...]
 
     @property
-    def address(self) -> str:
+    def relative_url(self) -> str:
         """Path and query string, relative to the URL of the app."""
         query = urlencode(self.query, doseq=True)
         path = f"/{get_path(self.page)}"
@@ -72,13 +74,13 @@ class PinnedView:
 
 @dataclass(frozen=True)
 class NotebookEntry:
-    """An entry with its figure and its view."""
+    """An entry with its figure and its view. Its text, its dates and the runs that it cites are in `row`."""
 
     row: EntryRow
     frozen: dict[str, Any] | None
-    """The stored figure."""
+    """The figure as JSON values, as it is stored. None if the entry has no figure."""
     figure: Figure | None
-    """None without a figure, or if this version cannot read it."""
+    """The same figure as an object. None if the entry has no figure, or if this version cannot read it."""
     view: PinnedView | None
     figure_error: str = ""
     """Why this version cannot read the figure; empty if it can."""
@@ -102,8 +104,8 @@ class NotebookEntry:
         return " ".join(part for part in parts if part)
 
     @property
-    def origins(self) -> list[str]:
-        """One line for every cited run."""
+    def cited_run_lines(self) -> list[str]:
+        """One line for every cited run, which describes the run."""
         return [describe_cited_run(run) for run in self.row.cited_runs]
 
 
@@ -122,7 +124,7 @@ def make_view(
         figure: Name of the figure.
         query: URL parameters of the page.
         runs: Runs in the figure.
-        facts: Options of the figure.
+        facts: Options of the figure, by name. `read_view` returns them as `PinnedView.options`.
     """
     return {
         "page": page,
@@ -130,7 +132,7 @@ def make_view(
         "figure": figure,
         "facts": json.loads(json.dumps(dict(facts)), parse_constant=lambda _: None),  # NaN is not JSON
         "runs": [
-            {name: getattr(run, name) for name in _CITED_FIELDS}
+            {name: getattr(run, name) for name in _STORED_RUN_FIELDS}
             | {"versions": run.versions, "code_version": str(run.versions.get("emtc_lab", ""))}
             for run in runs
         ],
@@ -151,33 +153,36 @@ def read_view(stored: Mapping[str, Any] | None) -> PinnedView | None:
         for name, value in parameters.items():
             values = value if isinstance(value, list) else [value]
             query[str(name)] = [str(item) for item in values]
-    if stored["page"] in RATED_PAGES:
+    if stored["page"] in PAGES_WITH_RATE:
         query.setdefault("rate", ["greedy"])
-    facts = stored.get("facts")
+    options = stored.get("facts")
+    run_ids: list[str] = []
     runs = stored.get("runs")
-    run_ids = [run["id"] for run in runs if isinstance(run, Mapping) and "id" in run] if isinstance(runs, list) else []
+    if isinstance(runs, list):
+        run_ids = [str(run["id"]) for run in runs if isinstance(run, Mapping) and "id" in run]
     return PinnedView(
         page=str(stored["page"]),
         query=query,
-        figure=str(stored.get("figure", "")),
-        facts=dict(facts) if isinstance(facts, Mapping) else {},
-        run_ids=tuple(map(str, run_ids)),
+        figure_name=str(stored.get("figure", "")),
+        options=dict(options) if isinstance(options, Mapping) else {},
+        run_ids=tuple(run_ids),
     )
 
 
-def make_view_url(view: PinnedView, address: str | None) -> str | None:
-    """Return the full URL of a view; None if the URL of the app is not known."""
-    if address is None or not address.startswith(("http://", "https://")):
+def make_view_url(view: PinnedView, app_url: str | None) -> str | None:
+    """Return the full URL of a view; None if the URL of the app is not known or not a web address."""
+    if app_url is None or not app_url.startswith(("http://", "https://")):
         return None
-    return address.rstrip("/") + view.address
+    return app_url.rstrip("/") + view.relative_url
 
 
 def describe_cited_run(run: Mapping[str, Any]) -> str:
     """Describe a cited run in one line, as it was when the figure was pinned."""
-    code = run.get("code_version")
-    text = f"{run.get('name', '')} ({run.get('id', '')}), {run.get('algo', '')} on {run.get('env', '')} "
-    text += f"{run.get('map', '')}, seed {run.get('seed', '')}, at env step {run.get('env_steps', '')}"
-    return f"{text}, code {code}" if code else text
+    name_and_task = f"{run.get('name', '')} ({run.get('id', '')}), {run.get('algo', '')} on {run.get('env', '')} "
+    progress = f"{run.get('map', '')}, seed {run.get('seed', '')}, at env step {run.get('env_steps', '')}"
+    code_version = run.get("code_version")
+    code = f", code {code_version}" if code_version else ""
+    return f"{name_and_task}{progress}{code}"
 
 
 def read_entries(
@@ -188,7 +193,8 @@ def read_entries(
     Args:
         db: An open database.
         ids: The entries.
-        link_parameters: URL parameters that are added to each view, for example the opened bundle.
+        link_parameters: URL parameters that are added to each view, for example the key of the open bundle (a file
+            with exported runs).
 
     Raises:
         EntryNotFoundError: If an entry does not exist.
@@ -197,37 +203,38 @@ def read_entries(
     for entry_id in ids:
         row = get_entry(db, entry_id)
         frozen = get_figure(db, entry_id)
-        figure, figure_error = None, ""
+        figure = None
+        figure_error = ""
         try:
             figure = thaw(frozen) if frozen else None
         except EmtcError as exc:
             figure_error = str(exc)
         view = read_view(row.view)
         if view is not None:
-            query = view.query | {name: [value] for name, value in (link_parameters or {}).items()}
-            view = replace(view, query=query)
+            added_query = {name: [value] for name, value in (link_parameters or {}).items()}
+            view = replace(view, query=view.query | added_query)
         entries.append(NotebookEntry(row, frozen, figure, view, figure_error))
     return entries
 
 
 def freeze(figure: Figure) -> dict[str, Any]:
-    """Convert a figure to JSON values: `figure`, and `note`, which states which data were omitted."""
+    """Thin a figure and convert it to JSON values. Their `note` states which data were omitted."""
     thinned, note = thin(figure)
     return {"version": 1, "note": note, "figure": _encode(thinned)}
 
 
 def thaw(frozen: Mapping[str, Any]) -> Figure:
-    """Convert JSON values of `freeze` to a figure.
+    """Convert the JSON values that `freeze` returned back to a figure.
 
     Raises:
-        StorageError: If this version cannot read them.
+        StorageError: If this version cannot read the values.
     """
     try:
         figure = _decode(frozen["figure"])
     except (KeyError, TypeError, ValueError) as exc:
         raise StorageError("This figure was frozen by another version of EMTC Lab and cannot be drawn.") from exc
     if not isinstance(figure, Figure):
-        raise StorageError("The figure of this entry is not valid. Edit its text, or delete it.")
+        raise StorageError("The figure of this entry is not valid. You can edit the text, or delete the entry.")
     return figure
 
 
@@ -237,7 +244,7 @@ def pack(frozen: Mapping[str, Any]) -> str:
 
 
 def unpack(text: str) -> dict[str, Any]:
-    """Read the text of `pack`."""
+    """Decompress the text that `pack` returned."""
     return json.loads(zlib.decompress(base64.b64decode(text)))
 
 
@@ -248,10 +255,10 @@ def get_note(frozen: Mapping[str, Any]) -> str:
 
 
 def thin(figure: Figure) -> tuple[Figure, str]:
-    """Omit points beyond the limits.
+    """Omit points of a figure that has more than `MAX_POINTS`, or too many per line.
 
     Returns:
-        The figure, and a note about the omitted points, which is empty if there are none.
+        The figure, and a note about the omitted points. The note is empty if no point was omitted.
     """
     if isinstance(figure, Cloud):
         return _thin_cloud(figure)
@@ -263,8 +270,8 @@ def thin(figure: Figure) -> tuple[Figure, str]:
         return figure, ""
     lengths = [len(line.x) for _, line in figure.panel_lines]
     longest = max(lengths, default=0)
-    limit = min(MAX_POINTS_PER_LINE, MAX_POINTS_OF_LINES // max(1, len(lengths)))
-    limit = max(limit, _MIN_POINTS_PER_LINE)
+    limit_of_all_lines = MAX_POINTS_OF_LINES // max(1, len(lengths))
+    limit = max(_MIN_POINTS_PER_LINE, min(MAX_POINTS_PER_LINE, limit_of_all_lines))
     if longest <= limit:
         return figure, ""
     panels = []
@@ -276,11 +283,12 @@ def thin(figure: Figure) -> tuple[Figure, str]:
 
 
 def _thin_cloud(cloud: Cloud) -> tuple[Cloud, str]:
-    cloud = replace(cloud, fields=())  # the other quantities, which the picture does not need
-    n = len(cloud.slot)
+    cloud = replace(cloud, fields=())  # quantities of the points that are not drawn
+    n = len(cloud.x)
     if n <= MAX_POINTS:
         return cloud, ""
-    indices = np.linspace(0, n - 1, MAX_POINTS).astype(np.int64)  # a random sample, because the points are shuffled
+    # The points are in random order, so evenly spaced indices select a random sample.
+    indices = np.linspace(0, n - 1, MAX_POINTS).astype(np.int64)
     arrays = {name: getattr(cloud, name)[indices] for name in ("x", "y", "slot", "value")}
     note = f"Frozen with {format_count(MAX_POINTS)} of the {format_count(n)} points that were shown."
     return replace(cloud, **arrays), note
@@ -310,17 +318,18 @@ def _select_extremes(y: Values, limit: int) -> NDArray[np.int64]:
     Returns:
         Ascending indices into `y`.
     """
-    edges = np.linspace(0, len(y), (limit - 2) // 2 + 1).astype(np.int64)
+    n_sections = (limit - 2) // 2  # two points per section, and the two ends
+    section_edges = np.linspace(0, len(y), n_sections + 1).astype(np.int64)
     indices = [0, len(y) - 1]
-    for first, end in pairwise(edges):
-        section = y[first:end]
-        finite = np.flatnonzero(np.isfinite(section))
-        if len(finite):
-            lowest = finite[section[finite].argmin()]
-            highest = finite[section[finite].argmax()]
-            indices += [first + lowest, first + highest]
+    for start, stop in pairwise(section_edges):
+        section = y[start:stop]
+        finite_indices = np.flatnonzero(np.isfinite(section))
+        if len(finite_indices):
+            lowest = finite_indices[section[finite_indices].argmin()]
+            highest = finite_indices[section[finite_indices].argmax()]
+            indices += [start + lowest, start + highest]
         else:
-            indices.append(first)  # keeps the gap in the line
+            indices.append(start)  # a missing value, so that the line keeps its gap
     return np.unique(np.asarray(indices, np.int64))
 
 
@@ -345,7 +354,7 @@ def _encode_array(array: NDArray[Any]) -> Any:
 
 
 def _encode_float(value: float) -> float | None:
-    return float(f"{value:.{_DIGITS}g}") if np.isfinite(value) else None
+    return float(f"{value:.{_SIGNIFICANT_DIGITS}g}") if np.isfinite(value) else None
 
 
 def _decode(value: Any) -> Any:
@@ -366,5 +375,5 @@ def _decode(value: Any) -> Any:
             raise ValueError(f"an array must have numbers, got {dtype}")
         return np.asarray(value["values"], dtype=dtype)
     cls = _CLASS_BY_NAME[value["type"]]
-    names = {field.name for field in fields(cls)}
-    return cls(**{name: _decode(item) for name, item in value.items() if name in names})
+    field_names = {field.name for field in fields(cls)}
+    return cls(**{name: _decode(item) for name, item in value.items() if name in field_names})

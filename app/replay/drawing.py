@@ -1,8 +1,13 @@
 """Draw one or two episodes with Matplotlib: fields or strips above, values below.
 
+A field shows the units of an episode (agents, opponents, ball). A strip shows the entries of the state as colors over
+time, if the environment has no units. Below are panels with curves such as the reward, and a panel with the actions.
+
 `draw_image` draws one moment, and `draw_frames` draws the images of an animation. For an animation, the fixed artists
 are drawn once, and only the moving artists are drawn for each image. The units are a few collections whose arrays
 change, because single shapes (several hundred for forty units) would be slow to draw.
+
+Array axes: T frames, U units. Widths of lines, radii and offsets of marks are in pixels, as in the player.
 """
 
 import io
@@ -48,24 +53,36 @@ from app.replay.replay import MISSING, EpisodeView, count_actions, join_values, 
 from emtc_core.envs.scene import Scene
 
 Color = tuple[float, float, float, float]
+"""Red, green, blue and opacity, from 0 to 1."""
 
 _PX_PER_INCH = 100
 _PNG_DPI = 200
 _POINTS_PER_PX = 72 / _PX_PER_INCH
-# Sizes of the figure are in inches. The keys of these dictionaries are the number of episodes.
+# Sizes of the figure in inches. The keys of the dictionaries are the number of episodes.
 _FIGURE_WIDTH = {1: 7.2, 2: 10.0}
 _MAX_FIELD_HEIGHT = {1: 3.6, 2: 2.8}
-_MAX_PANEL_COLUMNS = {1: 2, 2: 3}
-_MARGIN, _FIELD_GAP, _HEADER_HEIGHT = 0.15, 0.25, 0.6
+_MARGIN = 0.15
+_FIELD_GAP = 0.25
+_HEADER_HEIGHT = 0.6
 _STRIP_HEIGHT = 2.4
-_LEGEND_HEIGHT, _LEGEND_CHARACTERS = 0.48, 110
-_PANEL_HEIGHT, _PANEL_TITLE_HEIGHT, _FOOTER_HEIGHT = 0.75, 0.34, 0.45
-_PANEL_LEFT, _PANEL_RIGHT = 0.62, 0.1
-_MAX_ENTRY_NAMES, _MAX_ENTRY_LENGTH = 16, 14
+_LEGEND_HEIGHT = 0.48
+_PANEL_HEIGHT = 0.75
+_PANEL_TITLE_HEIGHT = 0.34
+_FOOTER_HEIGHT = 0.45
+_PANEL_LEFT = 0.62
+"""Space for the numbers at the left of a panel."""
+_PANEL_RIGHT = 0.1
+# Limits and counts:
+_MAX_PANEL_COLUMNS = {1: 2, 2: 3}
+_MAX_LEGEND_LINE_LENGTH = 110
+_MAX_ENTRY_NAMES = 16
+"""Entries of the state have names if there are at most this many."""
+_MAX_ENTRY_NAME_LENGTH = 14
 _MAX_AGENT_LABELS = 8
-_CORNERS = 28
+"""Rows of the panel of actions have labels if there are at most this many."""
+_N_CORNERS = 28
 """Number of corners of the polygon of a unit."""
-_RING_POINTS = 33
+_N_ARC_POINTS = 33
 _GRAY = "#8a8f98"
 
 
@@ -130,7 +147,7 @@ def draw_frames(sides: Sequence[EpisodeView], moments: Sequence[float], *, mode:
 class EpisodeFigure:
     """A figure of one or two episodes that can be moved to any moment.
 
-    If `is_animated`, drawing the figure omits the moving artists. `moving` lists them in drawing order.
+    `moving` lists the artists that change over time, in drawing order. If `is_animated`, drawing the figure omits them.
     """
 
     def __init__(self, sides: Sequence[EpisodeView], *, is_animated: bool = False) -> None:
@@ -138,23 +155,28 @@ class EpisodeFigure:
         self._sides = sides
         layouts = lay_out_episodes(sides)
         chart = join_values(sides)
+        n_sides = len(sides)
+        # Compute the size of the figure [inch].
         has_actions = any(count_actions(side) for side in sides)
         n_panels = len(chart.panels) + has_actions
-        n_rows = ceil(n_panels / _MAX_PANEL_COLUMNS[len(sides)])
-        width = _FIGURE_WIDTH[len(sides)]
-        field_width = (width - 2 * _MARGIN - (len(sides) - 1) * _FIELD_GAP) / len(sides)
-        field_height = max(_compute_field_height(layout, field_width, len(sides)) for layout in layouts)
+        n_rows = ceil(n_panels / _MAX_PANEL_COLUMNS[n_sides])
+        width = _FIGURE_WIDTH[n_sides]
+        field_width = (width - 2 * _MARGIN - (n_sides - 1) * _FIELD_GAP) / n_sides
+        field_height = max(_compute_field_height(layout, field_width, n_sides) for layout in layouts)
         legend_height = _LEGEND_HEIGHT if any(layout.units for layout in layouts) else 0
         panels_top = _HEADER_HEIGHT + field_height + legend_height
-        panels_height = n_rows * (_PANEL_HEIGHT + _PANEL_TITLE_HEIGHT) + _FOOTER_HEIGHT if n_panels else _MARGIN
+        panels_height = _MARGIN
+        if n_panels:
+            panels_height = n_rows * (_PANEL_HEIGHT + _PANEL_TITLE_HEIGHT) + _FOOTER_HEIGHT
         height = panels_top + panels_height
         self.figure = Figure(figsize=(width, height))
         self._grid = _InchGrid(self.figure, width, height)
         self._parts: list[FieldArtist | _Strip | _ValueCursor] = []
+        # Add a field or a strip for each episode, then the step number, then the panels.
         for number, layout in enumerate(layouts):
             left = _MARGIN + number * (field_width + _FIELD_GAP)
             title = format_mathtext(replace_unprintable(layout.title))
-            self._grid.write(left, 0.42, f"{EPISODE_NAMES[number]}   {title}" if len(sides) > 1 else title)
+            self._grid.write(left, 0.42, f"{EPISODE_NAMES[number]}   {title}" if n_sides > 1 else title)
             ax = self._grid.add_axes(left, _HEADER_HEIGHT, field_width, field_height)
             if layout.units:
                 size_px = (field_width * _PX_PER_INCH, field_height * _PX_PER_INCH)
@@ -162,11 +184,11 @@ class EpisodeFigure:
                 self._write_legend(layout, left, _HEADER_HEIGHT + field_height)
             else:
                 self._parts.append(_Strip(ax, layout))
-        self._clock = self._grid.write(width - _MARGIN, 0.2, "", align="right")
+        self._step_text = self._grid.write(width - _MARGIN, 0.2, "", align="right")
         if n_panels:
-            n_columns = ceil(n_panels / n_rows)  # as in the player: no row is shorter than needed
+            n_columns = ceil(n_panels / n_rows)  # as in the player: all rows have about the same number of panels
             self._add_panels(chart, n_panels, n_columns, panels_top, width)
-        self.moving: list[Artist] = [artist for part in self._parts for artist in part.moving] + [self._clock]
+        self.moving: list[Artist] = [artist for part in self._parts for artist in part.moving] + [self._step_text]
         for artist in self.moving:
             artist.set_animated(is_animated)
 
@@ -174,20 +196,27 @@ class EpisodeFigure:
         """Show a moment of the longer episode. After the end of the shorter one, its last frame is shown."""
         for part in self._parts:
             part.move(frame)
-        self._clock.set_text(f"t = {int(frame)}")
+        self._step_text.set_text(f"t = {int(frame)}")
 
     def _write_legend(self, layout: EpisodeLayout, left: float, top: float) -> None:
-        """Write the teams and the meaning of the marks below a field whose left lower corner is at `left`, `top`."""
+        """Write the teams and the meaning of the marks below a field.
+
+        Args:
+            layout: The episode.
+            left: Left edge of the field [inch].
+            top: Lower edge of the field, from the top of the figure [inch].
+        """
+        # All numbers are in inches, except the font sizes.
         x = left
         for team in layout.legend:
             self._grid.write(x, top + 0.16, "■" if team.is_square else "●", size=7, color=team.color, weight="normal")
             self._grid.write(x + 0.12, top + 0.16, team.name, size=7, weight="normal")
-            x += 0.3 + 0.055 * len(team.name)
-        for row, text in enumerate(textwrap.wrap(layout.scene.note, _LEGEND_CHARACTERS)[:2]):
+            x += 0.3 + 0.055 * len(team.name)  # estimated width of the symbol and the name
+        for row, text in enumerate(textwrap.wrap(layout.scene.note, _MAX_LEGEND_LINE_LENGTH)[:2]):
             self._grid.write(left, top + 0.31 + 0.13 * row, replace_unprintable(text), size=6, weight="normal")
 
     def _add_panels(self, chart: Chart, n_panels: int, n_columns: int, top: float, width: float) -> None:
-        """Add the panels of the values, row by row, and then a panel of the actions if there is one more panel.
+        """Add the panels of the values, row by row. If there is one more panel, it shows the actions.
 
         Args:
             chart: The values.
@@ -206,7 +235,7 @@ class EpisodeFigure:
                 column_width - _PANEL_LEFT - _PANEL_RIGHT,
                 _PANEL_HEIGHT,
             )
-            is_lowest = index + n_columns >= n_panels
+            is_lowest = index + n_columns >= n_panels  # no panel is below this one
             ax.set_xlim(0, max(1, last_frame))
             ax.tick_params(labelsize=7, length=2, labelbottom=is_lowest)
             if is_lowest:
@@ -223,11 +252,11 @@ class FieldArtist:
     """The field and the units of an episode on axes in pixels. `moving` lists the artists that change over time."""
 
     def __init__(self, ax: Axes, layout: EpisodeLayout, size_px: tuple[float, float]) -> None:
-        """Draw the field.
+        """Draw the field and create the moving artists without content.
 
         Args:
             ax: The axes.
-            layout: What is drawn.
+            layout: The layout of the episode.
             size_px: Width and height of the axes [px].
         """
         scene = layout.scene
@@ -240,8 +269,8 @@ class FieldArtist:
         ax.set(xlim=(0, (x1 - x0) * scale), ylim=(0, (y1 - y0) * scale), aspect="equal", xticks=[], yticks=[])
         self._position = (scene.position.astype(np.float64) - (x0, y0)) * scale  # [T, U, 2] [px]
         self._layout = replace(layout, scene=replace(scene, position=self._position))
-        self._radius = np.maximum(scene.radius.astype(np.float64) * scale, layout.min_radius_px)
-        self._colors = to_rgba_array(TEAM_COLORS)[scene.team]
+        self._radius = np.maximum(scene.radius.astype(np.float64) * scale, layout.min_radius_px)  # [U] [px]
+        self._colors = to_rgba_array(TEAM_COLORS)[scene.team]  # [U, 4]
         self._is_neutral = scene.team == NEUTRAL_TEAM
         self._outlines = _make_outlines(scene.team == OPPONENT_TEAM)
         self._text_color = np.array(to_rgba(ax.xaxis.label.get_color()))
@@ -266,7 +295,7 @@ class FieldArtist:
             labels, offset_transform=ax.transData, facecolors="none", linewidths=outline_width, joinstyle="round"
         )
         self._neutral_bodies = PolyCollection([])  # for example a ball
-        # In drawing order: the number of a unit is above its rings, and the ball is above the players.
+        # In drawing order: the label of a unit is drawn over its rings, and the ball over the players.
         artists: tuple[Collection, ...] = (
             self._trails, self._pass_lines, self._pass_heads, self._aim_lines, self._aim_heads, self._crosses,
             self._bodies, self._rings, self._carrier_ring, self._death_rings, self._label_outlines, self._labels,
@@ -307,20 +336,22 @@ class FieldArtist:
 
     def _draw_passes(self, frame: float) -> None:
         """Draw the passes of the last steps, and a pass in flight, from the passing to the receiving player."""
-        first, last = self._layout.passes[:, :2].T
-        is_visible = (frame >= first) & (frame <= last + STYLE.pass_steps)
-        first, last, unit, receiver = self._layout.passes[is_visible].T
-        age = np.maximum(0, frame - last)
+        first_frame, last_frame = self._layout.passes[:, :2].T
+        is_visible = (frame >= first_frame) & (frame <= last_frame + STYLE.pass_steps)
+        first_frame, last_frame, passer, receiver = self._layout.passes[is_visible].T
+        age = np.maximum(0, frame - last_frame)  # 0 for a pass in flight
         opacity = STYLE.pass_opacity * (1 - age / (STYLE.pass_steps + 1))
-        start, end = self._position[first, unit], self._position[last, receiver]
-        self._draw_arrows(self._pass_lines, self._pass_heads, start, end, unit, receiver, opacity)
+        start = self._position[first_frame, passer]
+        end = self._position[last_frame, receiver]
+        self._draw_arrows(self._pass_lines, self._pass_heads, start, end, passer, receiver, opacity)
 
     def _draw_aims(self, t: int, moment: Moment) -> None:
         """Draw an arrow from each unit to its target."""
         target = self._layout.target[t]
         units = np.flatnonzero(target >= 0)
         opacity = STYLE.aim_opacity * moment.presence[units]
-        start, end = moment.position[units], moment.position[target[units]]
+        start = moment.position[units]
+        end = moment.position[target[units]]
         self._draw_arrows(self._aim_lines, self._aim_heads, start, end, units, target[units], opacity)
 
     def _draw_arrows(
@@ -333,26 +364,42 @@ class FieldArtist:
         targets: NDArray[np.integer],
         opacity: Floats,
     ) -> None:
-        """Draw arrows in the colors of units. An arrow ends at the edge of its target, and is omitted inside of it."""
+        """Draw arrows in the colors of units. An arrow ends at the edge of its target.
+
+        An arrow that would start inside this edge is omitted.
+
+        Args:
+            lines: Artist of the lines.
+            heads: Artist of the heads.
+            start: Start of each arrow, [N, 2] [px].
+            end: Center of the target of each arrow, [N, 2] [px].
+            units: Indices of the units whose colors the arrows have, [N].
+            targets: Indices of the targets, [N].
+            opacity: Opacities, [N].
+        """
         distance = np.hypot(*(end - start).T)
         length = distance - self._radius[targets] - STYLE.arrow_clearance
         is_drawn = length > 0
-        start, end, distance, length = start[is_drawn], end[is_drawn], distance[is_drawn], length[is_drawn]
+        start = start[is_drawn]
+        end = end[is_drawn]
+        distance = distance[is_drawn]
+        length = length[is_drawn]
         direction = (end - start) / distance[:, None]
         normal = np.stack([-direction[:, 1], direction[:, 0]], axis=1)
-        tip = start + direction * length[:, None]
-        front = tip + STYLE.arrow_tip * direction
-        back = tip - STYLE.arrow_back * direction
-        side = STYLE.arrow_half_width * normal
+        line_end = start + direction * length[:, None]
+        # The head is a triangle around the end of the line.
+        front = line_end + STYLE.arrow_tip * direction
+        back = line_end - STYLE.arrow_back * direction
+        half_width = STYLE.arrow_half_width * normal
         colors = _fade(self._colors[units[is_drawn]], opacity[is_drawn])
-        lines.set_segments(list(np.stack([start, tip], axis=1)))
+        lines.set_segments(list(np.stack([start, line_end], axis=1)))
         lines.set_color(colors)
-        heads.set_verts(list(np.stack([front, back + side, back - side], axis=1)))
+        heads.set_verts(list(np.stack([front, back + half_width, back - half_width], axis=1)))
         heads.set_facecolor(colors)
 
     def _draw_crosses(self, moment: Moment) -> None:
         """Draw a cross at the position of each dead unit."""
-        diagonals = STYLE.cross_size * np.array([[[-1, -1], [1, 1]], [[1, -1], [-1, 1]]])  # [2, 2, 2]
+        diagonals = STYLE.cross_size * np.array([[[-1, -1], [1, 1]], [[1, -1], [-1, 1]]])  # [lines, ends, xy]
         lines = moment.position[:, None, None] + self._radius[:, None, None, None] * diagonals
         opacity = STYLE.cross_opacity * (1 - moment.presence)
         self._crosses.set_segments(list(lines.reshape(-1, 2, 2)))
@@ -371,11 +418,12 @@ class FieldArtist:
             bodies.set_linewidth((_POINTS_PER_PX * edge_widths[is_drawn]).tolist())
 
     def _draw_rings(self, moment: Moment) -> None:
-        """Draw health as an arc around each unit, clockwise from the top, and shield as an arc around it."""
+        """Draw health as an arc around each unit, clockwise from the top, and shield as an outer arc."""
         opacity = moment.presence * ~self._is_neutral
-        gray, shield_color = np.array((0.5, 0.5, 0.5, 0.4)), np.array(to_rgba(SPEED_COLOR))
+        track_color = np.array((0.5, 0.5, 0.5, 0.4))
+        shield_color = np.array(to_rgba(SPEED_COLOR))
         rings = (  # length as a fraction of the circle, distance from the edge of the unit, color
-            (np.ones_like(opacity), STYLE.health_offset, gray),
+            (np.ones_like(opacity), STYLE.health_offset, track_color),  # the whole circle under the arc of health
             (moment.health, STYLE.health_offset, self._text_color),
             (moment.shield, STYLE.shield_offset, shield_color),
         )
@@ -388,7 +436,7 @@ class FieldArtist:
         """Draw a ring around the player who has the ball."""
         carrier = self._layout.scene.carrier
         unit = -1 if carrier is None else int(carrier[t])
-        units = np.array([unit] if unit >= 0 else [], int)
+        units = np.array([unit] if unit >= 0 else [], int)  # one unit or none
         arcs = _make_arcs(moment.position[units], self._radius[units] + STYLE.carrier_offset)
         self._carrier_ring.set_segments(list(arcs))
 
@@ -397,7 +445,7 @@ class FieldArtist:
         units = np.flatnonzero((moment.death > 0) & ~self._is_neutral)
         death = moment.death[units]
         first_size, last_size = STYLE.death_sizes
-        sizes = last_size + (first_size - last_size) * death
+        sizes = last_size + (first_size - last_size) * death  # `death` decreases from 1 to 0
         self._death_rings.set_segments(list(_make_arcs(moment.position[units], self._radius[units] * sizes)))
         self._death_rings.set_color(_fade(np.tile(to_rgba(STYLE.hit_color), (len(units), 1)), death))
 
@@ -421,18 +469,19 @@ class _Strip:
             colors = LinearSegmentedColormap.from_list("levels", list(VIRIDIS))
             ax.imshow(levels, aspect="auto", cmap=colors, vmin=0, vmax=254, interpolation="nearest")
             if len(layout.entries) <= _MAX_ENTRY_NAMES:
-                labels = [replace_unprintable(name)[:_MAX_ENTRY_LENGTH] for name in layout.entries]
+                labels = [replace_unprintable(name)[:_MAX_ENTRY_NAME_LENGTH] for name in layout.entries]
                 ax.set_yticks(range(len(labels)), labels, fontsize=6)
                 ax.tick_params(axis="y", direction="in", pad=-4, length=0)
                 for label in ax.get_yticklabels():
                     label.set(horizontalalignment="left", color="white")
-        self._cursor = ax.axvline(0, color="white", linewidth=1.6)
-        self._edge = ax.axvline(0, color="black", linewidth=0.7)
-        self.moving: list[Artist] = [self._cursor, self._edge]
+        # A black line on a wider white line is visible on all colors.
+        self._white_cursor = ax.axvline(0, color="white", linewidth=1.6)
+        self._black_cursor = ax.axvline(0, color="black", linewidth=0.7)
+        self.moving: list[Artist] = [self._white_cursor, self._black_cursor]
 
     def move(self, frame: float) -> None:
         x = min(frame, self._last_frame)
-        for line in (self._cursor, self._edge):
+        for line in (self._white_cursor, self._black_cursor):
             line.set_xdata([x, x])
 
 
@@ -451,13 +500,16 @@ class _ValueCursor:
         self._cursor.set_xdata([frame, frame])
         values_by_side: list[list[str]] = [[] for _ in range(self._n_sides)]
         for line, dot in zip(self._lines, self._dots, strict=True):
-            # The last frame comes after the last step. There, the value of the last step is shown.
+            # A line has one value per step, which is one less than the number of frames. At the last frame, the value
+            # of the last step is shown.
             t = min(int(frame), len(line.y) - 1)
             has_value = t >= 0 and int(frame) <= len(line.y) and np.isfinite(line.y[t])
-            dot.set_data([line.x[t]] if has_value else [], [line.y[t]] if has_value else [])
-            if has_value:
-                side = EPISODE_NAMES.index(line.group) if line.group in EPISODE_NAMES else 0
-                values_by_side[side].append(f"{line.y[t]:.3g}")
+            if not has_value:
+                dot.set_data([], [])
+                continue
+            dot.set_data([line.x[t]], [line.y[t]])
+            side_number = EPISODE_NAMES.index(line.group) if line.group in EPISODE_NAMES else 0
+            values_by_side[side_number].append(f"{line.y[t]:.3g}")
         texts = [", ".join(values) for values in values_by_side]
         if self._n_sides > 1 and self._lines:
             texts = [f"{name} {text or '–'}" for name, text in zip(EPISODE_NAMES, texts, strict=True)]
@@ -465,10 +517,12 @@ class _ValueCursor:
 
 
 class _InchGrid:
-    """Places axes and texts on a figure, in inches from the upper left corner."""
+    """Adds axes and texts to a figure at positions in inches from the upper left corner."""
 
     def __init__(self, figure: Figure, width: float, height: float) -> None:
-        self._figure, self._width, self._height = figure, width, height
+        self._figure = figure
+        self._width = width
+        self._height = height
 
     def add_axes(self, left: float, top: float, width: float, height: float) -> Axes:
         bottom = self._height - top - height
@@ -479,12 +533,13 @@ class _InchGrid:
         self, left: float, top: float, text: str, *, align: str = "left", size: float = 8.5, weight: str = "bold",
         color: str | None = None,
     ) -> Text:  # fmt: skip
-        x, y = left / self._width, 1 - top / self._height
+        x = left / self._width
+        y = 1 - top / self._height
         return self._figure.text(x, y, text, fontsize=size, ha=align, va="baseline", fontweight=weight, color=color)
 
 
 def _compute_field_height(layout: EpisodeLayout, width: float, n_sides: int) -> float:
-    """Compute the height of the axes of a field or strip with a width [inch]."""
+    """Compute the height of a field or strip, given its width [inch]."""
     max_height = _MAX_FIELD_HEIGHT[n_sides]
     if not layout.units:
         return min(max_height, _STRIP_HEIGHT)
@@ -493,6 +548,7 @@ def _compute_field_height(layout: EpisodeLayout, width: float, n_sides: int) -> 
 
 
 def _draw_panel(ax: Axes, panel: Panel) -> None:
+    """Draw the lines, the limits and the title of a panel."""
     for line in panel.lines:
         ax.plot(line.x, line.y, color=line.color, linewidth=1.2, linestyle=(0, (4, 2)) if line.dash else "-")
     if panel.range:
@@ -514,15 +570,19 @@ def _draw_actions(ax: Axes, sides: Sequence[EpisodeView]) -> None:
         colors = np.array([to_rgba(style.color) if style.color else (0, 0, 0, 0) for style in styles])
         n_steps, n_agents = side.actions.shape
         top = len(names)
-        names += [f"{EPISODE_NAMES[number] if len(sides) > 1 else ''}{agent}" for agent in range(n_agents)]
+        side_name = EPISODE_NAMES[number] if len(sides) > 1 else ""
+        names += [f"{side_name}{agent}" for agent in range(n_agents)]
         is_valid = (side.actions >= 0) & (side.actions < len(colors))
-        cells = np.where(is_valid[..., None], colors[np.where(is_valid, side.actions, 0)], 0.0)
+        valid_actions = np.where(is_valid, side.actions, 0)
+        cells = np.where(is_valid[..., None], colors[valid_actions], 0.0)  # [steps, agents, 4]
         extent = (0, n_steps, top + n_agents - 0.5, top - 0.5)
         ax.imshow(cells.transpose(1, 0, 2), aspect="auto", extent=extent, interpolation="nearest")
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_xlim(0, max(1, max(side.frames for side in sides) - 1))
-    has_labels = len(names) <= _MAX_AGENT_LABELS
-    ax.set_yticks(range(len(names)) if has_labels else [], names if has_labels else [], fontsize=6)
+    if len(names) <= _MAX_AGENT_LABELS:
+        ax.set_yticks(range(len(names)), names, fontsize=6)
+    else:
+        ax.set_yticks([])
     ax.text(0, 1.06, "actions", transform=ax.transAxes, fontsize=8, va="bottom")
     ax.legend(
         handles=[Patch(color=color, label=group) for group, color in list_action_groups(sides)],
@@ -551,14 +611,15 @@ def _make_lines(width_px: float) -> LineCollection:
 
 def _make_outlines(is_square: NDArray[np.bool_]) -> Floats:
     """Make the corners of units of radius 1, [U, corners, 2]. The four corners of a square are repeated."""
-    angle = np.linspace(0, 2 * np.pi, _CORNERS, endpoint=False)
+    angle = np.linspace(0, 2 * np.pi, _N_CORNERS, endpoint=False)
     circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    square = STYLE.square_size * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]).repeat(_CORNERS // 4, axis=0)
+    square_corners = STYLE.square_size * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
+    square = square_corners.repeat(_N_CORNERS // 4, axis=0)
     return np.where(is_square[:, None, None], square, circle)
 
 
 def _make_labels(labels: Sequence[str], sizes: Floats) -> list[Path]:
-    """Convert each label to a path of a font size, centered at the origin [px]."""
+    """Convert each label to a path, centered at the origin. `sizes` are the font sizes [px]."""
     font = FontProperties(weight="bold")
     paths: list[Path] = []
     for label, size in zip(labels, sizes.tolist(), strict=True):
@@ -567,7 +628,8 @@ def _make_labels(labels: Sequence[str], sizes: Floats) -> list[Path]:
             continue
         path = TextPath((0, 0), label, size=size, prop=font)
         box = path.get_extents()
-        paths.append(path.transformed(Affine2D().translate(-(box.x0 + box.x1) / 2, -(box.y0 + box.y1) / 2)))
+        to_center = Affine2D().translate(-(box.x0 + box.x1) / 2, -(box.y0 + box.y1) / 2)
+        paths.append(path.transformed(to_center))
     return paths
 
 
@@ -580,7 +642,7 @@ def _make_arcs(center: Floats, radius: Floats, fraction: Floats | None = None) -
         fraction: Lengths as fractions of the circle [N]; None: whole circles.
     """
     length = np.ones(len(radius)) if fraction is None else np.clip(fraction, 0, 1)
-    angle = np.pi / 2 - 2 * np.pi * length[:, None] * np.linspace(0, 1, _RING_POINTS)
+    angle = np.pi / 2 - 2 * np.pi * length[:, None] * np.linspace(0, 1, _N_ARC_POINTS)
     return center[:, None] + radius[:, None, None] * np.stack([np.cos(angle), np.sin(angle)], axis=2)
 
 

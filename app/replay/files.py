@@ -1,8 +1,10 @@
 """Write one or two episodes as a file (HTML, GIF, MP4, SVG, PNG), for `emtc export --replay` and the Replay page.
 
 The HTML file plays in any browser without a server or network. It contains the scripts of the app's player, and the
-same payload as the app, encoded as base64. Text in the markup is escaped, and a content security policy forbids the
-file to load anything.
+same data as the app (`payload`), encoded as base64. Text in the markup is escaped, and a content security policy
+forbids the file to load anything.
+
+A frame shows one state of the episode. An animation shows moments, which can also be between two frames.
 """
 
 import base64
@@ -39,18 +41,23 @@ MIME: dict[Format, str] = {
     "png": "image/png",
 }
 MAX_FRAMES = 200
-"""Maximum number of frames of an animation."""
-_MAX_FRAMES_PER_STEP = 3
+"""Maximum number of images of an animation."""
+_MAX_IMAGES_PER_STEP = 3
 _STEPS_PER_SECOND = 8
-_MIN_FRAME_MS, _MAX_FRAME_MS, _LAST_FRAME_MS = 40, 120, 1200
-"""Limits of a frame's duration, because browsers slow down frames below the minimum; and duration of the last frame."""
-_GIF_COLORS = 128
+_MIN_IMAGE_MS = 40
+"""Minimum duration of an image. Browsers slow down animations with shorter ones."""
+_MAX_IMAGE_MS = 120
+_LAST_IMAGE_MS = 1200
+"""Duration of the last image."""
+_N_GIF_COLORS = 128
 
 _MAX_FIELD_HEIGHT_PX = 400
 """Maximum height of the fields in the HTML file, which has no other content above and below them."""
 _CONTENT_SECURITY_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 _PRIMARY_COLOR = {"light": "#0072B2", "dark": "#56B4E9"}
 _SECONDARY_BACKGROUND = {"light": "#f3f5f8", "dark": "#1a202b"}
+_MAX_DIGITS = 18
+"""Maximum length of a number in the name of an episode. Such a number is less than 2^63, the limit of the database."""
 _START_SCRIPT = """
 const text = document.getElementById("data").textContent
 playback({ data: Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)), parentElement: document.body })
@@ -75,7 +82,8 @@ def read_replays(db: Database, episodes: Sequence[tuple[str, str]]) -> list[Repl
     replays: list[Replay] = []
     for run_prefix, name in episodes:
         parts = name.split("-")
-        if len(parts) > 2 or not all(part.isdecimal() and part.isascii() and len(part) <= 18 for part in parts):
+        are_numbers = all(part.isdecimal() and part.isascii() and len(part) <= _MAX_DIGITS for part in parts)
+        if len(parts) > 2 or not are_numbers:
             raise ConfigError(
                 "must be the number of an episode, or for instance 80000-0 for an evaluation episode",
                 key="episode",
@@ -154,19 +162,21 @@ def make_page(sides: Sequence[EpisodeView], *, start: int = 0, sources: Sequence
 
 def make_gif(sides: Sequence[EpisodeView], *, mode: Mode = "light") -> bytes:
     """Make an animation of at most `MAX_FRAMES` images. Short episodes have images between their steps."""
-    moments, frame_ms = choose_moments(max(side.frames for side in sides))
+    moments, image_ms = choose_moments(max(side.frames for side in sides))
     images = draw_frames(sides, moments, mode=mode)
-    first = next(images)
-    palette = first.quantize(_GIF_COLORS, dither=Image.Dither.NONE)
-    reduced_images = (image.quantize(palette=palette, dither=Image.Dither.NONE) for image in chain([first], images))
-    first_reduced_image = next(reduced_images)
+    first_image = next(images)
+    # All images have the palette of the first one.
+    palette = first_image.quantize(_N_GIF_COLORS, dither=Image.Dither.NONE)
+    all_images = chain([first_image], images)
+    gif_images = (image.quantize(palette=palette, dither=Image.Dither.NONE) for image in all_images)
+    first_gif_image = next(gif_images)
     file = io.BytesIO()
-    first_reduced_image.save(
+    first_gif_image.save(
         file,
         format="GIF",
         save_all=True,
-        append_images=reduced_images,
-        duration=[frame_ms] * (len(moments) - 1) + [_LAST_FRAME_MS],
+        append_images=gif_images,
+        duration=[image_ms] * (len(moments) - 1) + [_LAST_IMAGE_MS],
         loop=0,
         disposal=1,
     )
@@ -184,16 +194,17 @@ def make_mp4(sides: Sequence[EpisodeView], *, mode: Mode = "light") -> bytes:
     except ModuleNotFoundError as error:
         hint = f"Install it with: {get_install_command('video')}"
         raise ConfigError("needs the package imageio-ffmpeg", key="mp4", hint=hint) from error
-    moments, frame_ms = choose_moments(max(side.frames for side in sides))
+    moments, image_ms = choose_moments(max(side.frames for side in sides))
     images = (_crop_to_even_size(image) for image in draw_frames(sides, moments, mode=mode))
-    image = first = next(images)
+    first_image = next(images)
+    image = first_image
     with TemporaryDirectory(prefix="emtc-video-") as folder:
         path = Path(folder) / "replay.mp4"
-        writer = write_frames(str(path), first.size, fps=round(1000 / frame_ms), macro_block_size=2, quality=8)
-        writer.send(None)
-        for image in chain([first], images):
+        writer = write_frames(str(path), first_image.size, fps=round(1000 / image_ms), macro_block_size=2, quality=8)
+        writer.send(None)  # starts the generator
+        for image in chain([first_image], images):
             writer.send(image.tobytes())
-        for _ in range(_LAST_FRAME_MS // frame_ms):
+        for _ in range(_LAST_IMAGE_MS // image_ms):  # repeats the last image
             writer.send(image.tobytes())
         writer.close()
         return path.read_bytes()
@@ -204,19 +215,23 @@ def choose_moments(n_frames: int) -> tuple[list[float], int]:
 
     An episode of more than `MAX_FRAMES` frames gets less than one moment per step.
 
+    Args:
+        n_frames: Number of frames of the episode.
+
     Returns:
         The moments [frames], and the duration of each image of the animation [ms].
     """
     n_steps = n_frames - 1
     if n_steps < 1:
-        per_step = 1.0
+        moments_per_step = 1.0
     elif n_steps < MAX_FRAMES:
-        per_step = float(min(_MAX_FRAMES_PER_STEP, (MAX_FRAMES - 1) // n_steps))
+        moments_per_step = float(min(_MAX_IMAGES_PER_STEP, (MAX_FRAMES - 1) // n_steps))
     else:
-        per_step = (MAX_FRAMES - 1) / n_steps
-    moments = np.linspace(0, n_steps, round(n_steps * per_step) + 1)
-    duration_ms = round(100 / (_STEPS_PER_SECOND * per_step)) * 10  # of GIF images, it is a multiple of 10 ms
-    return moments.tolist(), min(max(duration_ms, _MIN_FRAME_MS), _MAX_FRAME_MS)
+        moments_per_step = (MAX_FRAMES - 1) / n_steps
+    moments = np.linspace(0, n_steps, round(n_steps * moments_per_step) + 1)
+    duration_cs = round(100 / (_STEPS_PER_SECOND * moments_per_step))  # GIF stores durations in 1/100 s
+    duration_ms = min(max(10 * duration_cs, _MIN_IMAGE_MS), _MAX_IMAGE_MS)
+    return moments.tolist(), duration_ms
 
 
 def _crop_to_even_size(image: Image.Image) -> Image.Image:
@@ -226,10 +241,11 @@ def _crop_to_even_size(image: Image.Image) -> Image.Image:
 
 def _make_style() -> str:
     """Make the style sheet of the page. The player uses the CSS variables of Streamlit."""
-    light, dark = _make_variables("light"), _make_variables("dark")
+    light_variables = _make_variables("light")
+    dark_variables = _make_variables("dark")
     return (
-        f":root {{ color-scheme: light dark; {light} --st-font: system-ui, sans-serif; }}\n"
-        f"@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
+        f":root {{ color-scheme: light dark; {light_variables} --st-font: system-ui, sans-serif; }}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root {{ {dark_variables} }} }}\n"
         "body { margin: 0 auto; padding: 16px 20px; max-width: 1500px; background: var(--st-background-color); "
         "color: var(--st-text-color); font: 14px/1.5 var(--st-font); }\n"
         "h1 { font-size: 18px; margin: 0 0 12px; overflow-wrap: anywhere; }"
@@ -237,6 +253,7 @@ def _make_style() -> str:
 
 
 def _make_variables(mode: Mode) -> str:
+    """Make the CSS variables of the colors of a theme."""
     text, background, grid = get_theme_colors(mode)
     colors = {
         "text-color": text,

@@ -1,4 +1,7 @@
-"""Pack one or two episodes for the player in the browser: one bytes payload with a JSON header and arrays."""
+"""Pack one or two episodes for the player in the browser: one `bytes` value with a JSON header and arrays.
+
+An episode of the player is called a side. Its layout contains positions and marks, computed by `layout`.
+"""
 
 import hashlib
 import json
@@ -14,7 +17,8 @@ from app.figures.theme import VIRIDIS
 from app.replay.layout import STYLE, EpisodeLayout, lay_out_episodes, list_teams
 from app.replay.replay import EpisodeView, count_actions, join_values, list_action_groups, style_actions
 
-_TYPES = {"float32": "f4", "int32": "i4", "uint8": "u1"}
+_BROWSER_DTYPES = {"float32": "f4", "int32": "i4", "uint8": "u1"}
+"""Names of data types in NumPy → in the scripts of the player."""
 
 Arrays = dict[str, NDArray[np.generic]]
 Meta = dict[str, Any]
@@ -66,26 +70,28 @@ def pack_payload(meta: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generi
     Returns:
         Length of the header (uint32, little-endian), the JSON header, and the arrays, each padded to 4 bytes.
     """
-    entries, chunks, offset = [], [], 0
+    entries: list[Meta] = []
+    chunks: list[bytes] = []
+    offset = 0
     for name, array in arrays.items():
         if array.dtype.name in ("bool", "uint8"):
             dtype = np.uint8
         else:
             dtype = np.int32 if np.issubdtype(array.dtype, np.integer) else np.float32
         converted = np.ascontiguousarray(array, dtype=dtype)
-        entries.append(
-            {"name": name, "dtype": _TYPES[converted.dtype.name], "offset": offset, "size": int(converted.size)}
-        )
-        chunk = converted.tobytes()
-        chunks.append(chunk + b"\0" * (-len(chunk) % 4))
-        offset += len(chunks[-1])
+        browser_dtype = _BROWSER_DTYPES[converted.dtype.name]
+        entries.append({"name": name, "dtype": browser_dtype, "offset": offset, "size": int(converted.size)})
+        content = converted.tobytes()
+        padding = b"\0" * (-len(content) % 4)
+        chunks.append(content + padding)
+        offset += len(content) + len(padding)
     header = json.dumps({"meta": meta, "arrays": entries}, allow_nan=False).encode()
-    header += b" " * (-len(header) % 4)
+    header += b" " * (-len(header) % 4)  # padding to 4 bytes
     return struct.pack("<I", len(header)) + header + b"".join(chunks)
 
 
 def _pack_side(side: EpisodeView, layout: EpisodeLayout, number: int, arrays: Arrays) -> Meta:
-    """Add the arrays of an episode to `arrays`, named by its number; return its other values."""
+    """Add the arrays of an episode to `arrays`, named "<number of the side>-<name>"; return its other values."""
     scene = layout.scene
     values: dict[str, Any] = vars(scene) | vars(layout)
     del values["scene"]

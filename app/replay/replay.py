@@ -1,6 +1,8 @@
 """Prepare a stored episode for drawing: its scene, its values and its actions.
 
-`layout` computes what is drawn of it. This module needs neither Streamlit nor a database.
+A scene contains the positions, health and teams of the units in each frame, computed from the stored states. The values
+are curves over time, such as the reward and the gate coefficient β. `layout` computes positions and marks of the
+drawing. This module needs neither Streamlit nor a database.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +24,11 @@ from storage.queries.episodes import Trajectory
 from storage.runs.rows import RunRow
 
 MISSING = 255
-"""Level of an entry that is constant or not finite."""
+"""Level of an entry of the state that is constant over the episode or not finite."""
+_MAX_LEVEL = 254
 _MOVE_WORDS = frozenset({"north", "south", "east", "west", "left", "right", "top", "bottom", "up", "down"})
 _STOP_NAMES = frozenset({"stop", "idle", "hold"})
-_GROUP_COLORS = {"no-op": None, "stop": NEUTRAL, "move": SPEED_COLOR, "attack": OPPONENTS}
+_COLOR_BY_GROUP = {"no-op": None, "stop": NEUTRAL, "move": SPEED_COLOR, "attack": OPPONENTS}
 
 
 @dataclass(frozen=True)
@@ -43,20 +46,21 @@ class ActionStyle:
 
 @dataclass(frozen=True)
 class EpisodeView:
-    """One of the one or two episodes of a replay, with its values."""
+    """One of the one or two episodes that a player or a file shows, called a side."""
 
     scene: Scene
     chart: Chart
+    """The values of the episode over time."""
     title: str = ""
     actions: NDArray[np.int64] | None = None
-    """[T - 1, N] for T frames and N agents."""
+    """[T - 1, N] numbers of actions, for T frames and N agents."""
     action_names: tuple[str, ...] = ()
     hides_health: bool = False
-    """Whether the health of the teams is not drawn below the values of `chart`."""
+    """Whether no panel with the health of the teams is added below the values of `chart`."""
 
     @property
     def frames(self) -> int:
-        """Number of states T."""
+        """Number of frames T. A frame shows one state."""
         return len(self.scene.health)
 
     @property
@@ -73,7 +77,7 @@ class Replay:
     trajectory: Trajectory
     side: EpisodeView
     is_training: bool
-    """Whether it is a training episode. Only these have values of the gate."""
+    """Whether it is a training episode. Only training episodes have values of the gate."""
 
     @property
     def title(self) -> str:
@@ -82,14 +86,16 @@ class Replay:
 
     @property
     def file_stem(self) -> str:
-        """Names of its files, without suffix."""
+        """Name of the episode's files, without suffix."""
         return f"{self.run.id}-{self.trajectory.env_step}-{self.trajectory.episode}"
 
     @property
-    def facts(self) -> Mapping[str, Any]:
-        """Parameters with which the notebook draws its values again."""
-        episode = {"episode": self.trajectory.episode}
-        return episode if self.is_training else episode | {"env_step": self.trajectory.env_step}
+    def pinned_values(self) -> Mapping[str, Any]:
+        """Values that a notebook entry stores, from which it draws the figure of the episode again."""
+        values = {"episode": self.trajectory.episode}
+        if not self.is_training:
+            values["env_step"] = self.trajectory.env_step
+        return values
 
 
 def make_side(
@@ -143,27 +149,31 @@ def style_actions(names: tuple[str, ...], count: int) -> list[ActionStyle]:
         names: Names of the actions; ignored if their number is not `count`.
         count: Number of actions.
     """
-    if len(names) != count:
+    if len(names) == count:
+        marks = [name.removeprefix("attack ") if name.startswith("attack ") else "" for name in names]  # target number
+    else:
         names = tuple(f"action {k}" for k in range(count))
         marks = [str(k) for k in range(count)]
-    else:
-        marks = [name.removeprefix("attack ") if name.startswith("attack ") else "" for name in names]
     groups = [_group_action(name) for name in names]
-    fixed_colors = {_GROUP_COLORS.get(group) for group in groups}
-    free_colors = [color for color in OKABE_ITO if color not in fixed_colors]
-    other_groups = list(dict.fromkeys(group for group in groups if group not in _GROUP_COLORS))
-    if len(other_groups) > len(free_colors):
-        other_groups = [*other_groups[: len(free_colors) - 1], "other"]
-    group_colors = _GROUP_COLORS | dict(zip(other_groups, free_colors, strict=False))
-    groups = [group if group in group_colors else "other" for group in groups]
+    # Groups without a fixed color get the colors that no fixed group of this episode has.
+    used_fixed_colors = {_COLOR_BY_GROUP.get(group) for group in groups}
+    free_colors = [color for color in OKABE_ITO if color not in used_fixed_colors]
+    free_groups = list(dict.fromkeys(group for group in groups if group not in _COLOR_BY_GROUP))
+    if len(free_groups) > len(free_colors):
+        free_groups = [*free_groups[: len(free_colors) - 1], "other"]
+    color_by_group = _COLOR_BY_GROUP | dict(zip(free_groups, free_colors, strict=False))
+    groups = [group if group in color_by_group else "other" for group in groups]
     return [
-        ActionStyle(name, group, group_colors[group], mark)
+        ActionStyle(name, group, color_by_group[group], mark)
         for name, group, mark in zip(names, groups, marks, strict=True)
     ]
 
 
 def count_actions(side: EpisodeView) -> int:
-    """Return the number of actions in the legend of an episode; 0 without actions."""
+    """Return the number of different actions of an episode: of those with a name, or up to the largest number chosen.
+
+    It is 0 if no actions are stored.
+    """
     if side.actions is None or not side.actions.size:
         return 0
     return max(len(side.action_names), int(side.actions.max()) + 1)
@@ -175,16 +185,18 @@ def list_action_groups(sides: Sequence[EpisodeView]) -> list[tuple[str, str]]:
     for side in sides:
         if side.actions is None:
             continue
-        chosen = set(side.actions.ravel().tolist())
-        for number, style in enumerate(style_actions(side.action_names, count_actions(side))):
-            if style.color and number in chosen:
+        chosen_actions = set(side.actions.ravel().tolist())
+        for action, style in enumerate(style_actions(side.action_names, count_actions(side))):
+            if style.color and action in chosen_actions:
                 colors[style.group] = style.color
     return list(colors.items())
 
 
 def join_values(sides: Sequence[EpisodeView]) -> Chart:
     """Draw the values of one or two episodes over one time axis, with the health of the teams where it changes."""
-    return join_charts([side.chart for side in sides], [None if side.hides_health else side.scene for side in sides])
+    charts = [side.chart for side in sides]
+    scenes_for_health = [None if side.hides_health else side.scene for side in sides]
+    return join_charts(charts, scenes_for_health)
 
 
 def quantize_values(values: NDArray[np.floating]) -> NDArray[np.uint8]:
@@ -198,13 +210,13 @@ def quantize_values(values: NDArray[np.floating]) -> NDArray[np.uint8]:
     """
     values = np.asarray(values, np.float64)  # the difference of two large float32 values can overflow
     is_finite = np.isfinite(values)
-    low = np.where(is_finite, values, np.inf).min(axis=0, initial=np.inf)
+    low = np.where(is_finite, values, np.inf).min(axis=0, initial=np.inf)  # [S]
     high = np.where(is_finite, values, -np.inf).max(axis=0, initial=-np.inf)
-    is_constant = ~(high > low)
+    is_constant = ~(high > low)  # also if no value is finite
     low = np.where(is_constant, 0.0, low)
     span = np.where(is_constant, 1.0, high - low)
     fraction = (np.where(is_finite, values, 0.0) - low) / span
-    levels = np.rint(np.clip(fraction, 0, 1) * 254)
+    levels = np.rint(np.clip(fraction, 0, 1) * _MAX_LEVEL)
     return np.where(is_finite & ~is_constant, levels, MISSING).astype(np.uint8)
 
 
@@ -219,4 +231,6 @@ def _group_action(name: str) -> str:
         return "move"
     if words and words[0] in ("attack", "release"):
         return words[0]
-    return "pass" if words and words[-1] == "pass" else name
+    if words and words[-1] == "pass":
+        return "pass"
+    return name

@@ -513,9 +513,9 @@ def test_what_a_stranger_stored_in_a_view_never_becomes_code(seeded, monkeypatch
 
 
 def test_a_password_does_not_travel_with_the_notebook() -> None:
-    from app.notebook.export import to_notebook
+    from app.notebook.export import to_jupyter
 
-    content = to_notebook([], database="postgresql+psycopg://me:secret@host/db?x=1", address=None).decode()
+    content = to_jupyter([], database="postgresql+psycopg://me:secret@host/db?x=1", address=None).decode()
     assert "secret" not in content
     assert "postgresql+psycopg://me@host/db?x=1" in content
 

@@ -55,7 +55,7 @@ def test_every_entry_can_be_drawn_and_its_view_opens(example: Bundle, study: Dat
 
 def test_the_frozen_curves_have_the_rates_colors_and_bands_of_the_pages(study: Database) -> None:
     entries = read_entries(study, [row.id for row in list_entries(study)])
-    curves = [entry for entry in entries if entry.view and entry.view.figure == "learning-curves"]
+    curves = [entry for entry in entries if entry.view and entry.view.figure_name == "learning-curves"]
     assert len(curves) == 2
     kind = find_figure("learning-curves")
     for entry in curves:

@@ -218,10 +218,10 @@ def test_a_pinned_chart_can_be_drawn_again_from_its_runs(study):
     (entry,) = read_entries(study, [row.id])
     assert entry.figure is not None
     assert entry.view is not None
-    assert entry.view.address == "/findings"
+    assert entry.view.relative_url == "/findings"
     assert len(entry.view.run_ids) == 20
     facts = {"quantity": "robust_win_rate", "center": "mean", "band": "ci", "smooth": 50_000}
-    assert entry.view.facts == facts
+    assert entry.view.options == facts
     assert make_recipe(entry.view, entry.figure) is not None
     kind = find_figure("learning-curves")
     chart = kind.make(study, get_rows(study, entry.view.run_ids), kind.read_options(facts))

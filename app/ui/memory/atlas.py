@@ -1,7 +1,11 @@
-"""The map of the memory: a canvas in the browser, which computes colors, filters and selections without the server.
+"""The map of the episodic memory: a canvas in the browser, which computes colors, filters and selections itself.
 
-The server sends the URLs of the columns and the view from the page's URL. The selected point and the paths of episodes
-are sent through a second component, so a click never sends the map again. The events of a map rerun one fragment.
+A point of the map is a node: one stored state of the memory. A node is identified by its slot, the place in the memory.
+The server sends the view from the page's URL, and the URLs at which the browser loads the values of the nodes. The
+scripts in the browser call the map "atlas".
+
+A map has three Streamlit components: the canvas, the marks (selected node, paths of episodes), and the listener for
+events. So a click sends only new marks and not the map again, and an event reruns only one fragment of the page.
 """
 
 import json
@@ -16,13 +20,13 @@ from app.analysis.projections.linear import LabeledPoints
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection
 from app.figures.assets import read_asset, read_script
 from app.figures.theme import BINARY_COLORS, RED_GREEN, VIRIDIS, VIRIDIS_ON_DARK
-from app.ui.memory.columns import Columns, publish
+from app.ui.memory.columns import Columns, publish_column
 from app.ui.page_state import TOUR
 
 MapEvent = Literal["pick", "select", "view"]
-"""A point was selected; a region or range was selected; color, scale or camera changed."""
-MAX_EVENT_CHARACTERS = 20_000
-KEYS: Final = (
+"""pick: a point was selected. select: a region or range was selected. view: color, scale or camera changed."""
+_MAX_EVENT_CHARACTERS = 20_000
+_KEYBOARD_HELP: Final = (
     "Arrow keys pan, plus and minus zoom, 0 shows all points, n and p select the next and previous point, s selects "
     "the points in view, Escape clears the selection."
 )
@@ -52,30 +56,30 @@ class MapView:
 
     color: str
     palette: str
-    camera: tuple[float, float, float] | None  # center x and y, and width of the view, in units of the plane
+    camera: tuple[float, float, float] | None  # center x and y, and width of the visible part, in units of the axes
     selection: NodeSelection
 
 
 @dataclass(frozen=True)
 class MapIdentity:
-    """Identifies a map, and defines what it shares with other maps."""
+    """Identifies a map, and defines what it shares with other maps of the page."""
 
-    channel: str  # unique on the page
+    channel: str  # unique on the page; the name under which the browser's components exchange messages
     group: str  # maps of one group share color, filters and selection; empty: no group
-    run: str  # maps of one run select the same memories by slot
+    run: str  # maps of one run also share the selected slot
     nodes: str  # identifies the snapshot
-    kind: str  # maps of one kind share a camera, for example the snapshots of a run under one projection
+    kind: str  # maps of one kind share the camera, for example two snapshots with the same projection
 
 
 class EpisodePath(TypedDict):
-    """An episode on the map: one point for each step, None if its node is not in the snapshot."""
+    """The path of an episode on the map. The lists have one value for each step."""
 
     label: str
     color: NotRequired[str]
-    places: list[MapPoint | None]
-    beta: list[float | None]
-    delta_mem: list[float | None]
-    jumps: list[int]  # steps whose error is written on the map
+    places: list[MapPoint | None]  # None: the node of the step is not in the snapshot
+    beta: list[float | None]  # gate coefficient, the weight of the episodic incentive
+    delta_mem: list[float | None]  # consistency error [return]
+    jumps: list[int]  # the steps with the largest errors, which are written on the map
 
 
 _atlas = component(
@@ -107,36 +111,36 @@ def show(
         color_limits: Values at the ends of each quantity's color scale.
         identity: The map's channel and what it shares with other maps.
         coordinates_key: A text that identifies the coordinates.
-        view: The first view.
+        view: The view with which the map opens.
         alt: Text alternative of the picture.
         is_sample: Whether the nodes are a sample of the memory.
     """
     coordinates = points.coordinates[columns.order]
-    slot = {"key": "slot", "name": "memory", "unit": "id", "meaning": "slot in the memory", "colored": False}
-    column_data: list[dict[str, object]] = [{**slot, **publish(f"slot-{identity.nodes}", columns.slot)}]
-    for key, values in columns.quantities.items():
-        quantity, (low, high) = NODE_QUANTITIES[key], color_limits[key]
-        names = {"key": key, "name": quantity.name, "unit": quantity.unit, "meaning": quantity.meaning}
-        words = {"words": list(quantity.value_names)} if quantity.value_names else {}
-        kind = {"binary": quantity.is_binary, "whole": quantity.is_integer or quantity.is_binary, "colored": True}
-        url = publish(f"{key}-{identity.nodes}", values)
-        scale = {"low": low, "high": high, "noEffect": quantity.no_effect, "log": quantity.is_log}
-        column_data.append({**names, **words, **kind, **scale, **url})
-    camera = None if view.camera is None else dict(zip(("x", "y", "span"), view.camera, strict=True))
+    slot_column = {"key": "slot", "name": "memory", "unit": "id", "meaning": "slot in the memory", "colored": False}
+    slot_column |= publish_column(f"slot-{identity.nodes}", columns.slot)
+    quantity_columns = [
+        _describe_column(key, color_limits[key]) | publish_column(f"{key}-{identity.nodes}", values)
+        for key, values in columns.quantities.items()
+    ]
+    camera = None
+    if view.camera is not None:
+        center_x, center_y, width = view.camera
+        camera = {"x": center_x, "y": center_y, "span": width}
     meta = {
         "n": len(coordinates),
         "isSample": is_sample,
-        "x": publish(f"x-{coordinates_key}", coordinates[:, 0]),
-        "y": publish(f"y-{coordinates_key}", coordinates[:, 1]),
+        "x": publish_column(f"x-{coordinates_key}", coordinates[:, 0]),
+        "y": publish_column(f"y-{coordinates_key}", coordinates[:, 1]),
         "xLabel": points.x_label,
         "yLabel": points.y_label,
-        "columns": column_data,
+        "columns": [slot_column, *quantity_columns],
         "palettes": {
             key: {"name": palette.name, "lut": list(palette.colors), "darkLut": list(palette.dark_colors)}
             for key, palette in PALETTES.items()
         },
         "defaultPalette": next(iter(PALETTES)),
         "binaryColors": list(BINARY_COLORS),
+        # Two entries of the embedding can have different scales. Other projections need equal scales on both axes.
         "equalAspect": not points.x_label.startswith("embedding"),
         "kind": identity.kind,
         "channel": identity.channel,
@@ -150,16 +154,15 @@ def show(
             "polygon": [list(corner) for corner in view.selection.polygon] or None,
             "filters": {key: list(limits) for key, limits in view.selection.ranges.items()},
         },
-        "alt": f"{alt} {KEYS}",
+        "alt": f"{alt} {_KEYBOARD_HELP}",
     }
     _atlas(key=identity.channel, data=meta)
 
 
 def on_event(callbacks: Mapping[MapEvent, Callable[[dict[str, Any]], None]], *, channel: str) -> None:
-    """Call a function when an event of a map arrives. Call this inside the fragment that must be rerun.
+    """Call a function when an event of a map arrives. Call this inside the fragment that the event must rerun.
 
-    One fragment must use each kind of event only once: of two reruns that are requested at once, Streamlit executes
-    one.
+    Only one fragment may use each kind of event. If two reruns are requested at once, Streamlit executes only one.
 
     Args:
         callbacks: Functions by kind of event. The event is sent by a browser, so the function must validate it.
@@ -167,43 +170,74 @@ def on_event(callbacks: Mapping[MapEvent, Callable[[dict[str, Any]], None]], *, 
     """
     key = f"events-{'-'.join(callbacks)}-{channel}"
 
-    def received() -> None:
+    def call_callbacks() -> None:
         text = getattr(st.session_state.get(key), "events", None)
-        if not isinstance(text, str) or len(text) > MAX_EVENT_CHARACTERS:
+        if not isinstance(text, str) or len(text) > _MAX_EVENT_CHARACTERS:
             return
         events = json.loads(text)
-        for kind, callback in callbacks.items() if isinstance(events, dict) else ():
-            if isinstance(events.get(kind), dict):
-                callback(events[kind])
+        if not isinstance(events, dict):
+            return
+        for kind, callback in callbacks.items():
+            event = events.get(kind)
+            if isinstance(event, dict):
+                callback(event)
 
-    _listener(key=key, data={"events": list(callbacks), "channel": channel}, on_events_change=received)
+    _listener(key=key, data={"events": list(callbacks), "channel": channel}, on_events_change=call_callbacks)
 
 
 def show_marks(
     *,
     channel: str,
-    selected: int | None,
-    at: MapPoint | None = None,
-    hint: MapPoint | None = None,
-    near: Sequence[MapPoint] = (),
+    selected_slot: int | None,
+    selected_point: MapPoint | None = None,
+    suggested_point: MapPoint | None = None,
+    neighbors: Sequence[MapPoint] = (),
     paths: Sequence[EpisodePath] = (),
-    every: int = 10,
-    seek: bool = False,
+    steps_per_mark: int = 10,
+    path_moves_player: bool = False,
 ) -> None:
     """Draw rings around points of a map, and the paths of episodes.
 
     Args:
         channel: The map.
-        selected: Slot of the selected node.
-        at: Point of the selected node.
-        hint: Point of a node that the reader is asked to select.
-        near: Points of its neighbors.
-        paths: Episodes.
-        every: Number of steps between two marks on a path.
-        seek: A click on the first path moves the cursor of the player instead of selecting a node.
+        selected_slot: Slot of the selected node.
+        selected_point: Point of the selected node.
+        suggested_point: Point of a node that the tour asks the user to select.
+        neighbors: Points of the neighbors of the selected node.
+        paths: Paths of episodes.
+        steps_per_mark: Number of steps between two marks on a path.
+        path_moves_player: A click on the first path moves the cursor of the player instead of selecting a node.
     """
     data = {
-        "channel": channel, "selected": selected, "at": at, "hint": hint, "near": list(near), "traces": list(paths),
-        "every": every, "seek": seek,
-    }  # fmt: skip
+        "channel": channel,
+        "selected": selected_slot,
+        "at": selected_point,
+        "hint": suggested_point,
+        "near": list(neighbors),
+        "traces": list(paths),
+        "every": steps_per_mark,
+        "seek": path_moves_player,
+    }
     _marker(key=f"{channel}-marker", data=data)
+
+
+def _describe_column(key: str, color_limits: tuple[float, float]) -> dict[str, object]:
+    """Describe a quantity of the nodes for the browser: its names, its values and its color scale."""
+    quantity = NODE_QUANTITIES[key]
+    low, high = color_limits
+    description: dict[str, object] = {
+        "key": key,
+        "name": quantity.name,
+        "unit": quantity.unit,
+        "meaning": quantity.meaning,
+        "binary": quantity.is_binary,
+        "whole": quantity.is_integer or quantity.is_binary,
+        "colored": True,
+        "low": low,
+        "high": high,
+        "noEffect": quantity.no_effect,
+        "log": quantity.is_log,
+    }
+    if quantity.value_names:
+        description["words"] = list(quantity.value_names)
+    return description

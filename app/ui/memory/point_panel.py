@@ -1,8 +1,14 @@
-"""One memory node: its values, the episode that wrote it, the replay from its state, and its nearest neighbors.
+"""The selected node: its values, the episode that wrote it, the replay from its state, and its nearest neighbors.
 
-Distances are those of the memory: of the embedding scaled per dimension, or unscaled if `memory.delta_space` is raw.
-A node is selected by its slot, which users see as "memory id" and which the URL contains as `point`. The widget that
-draws a map is `atlas`. Each map sends and receives messages under the name `channel`.
+A node is one stored state of the episodic memory. It is selected by its slot, which users see as "memory id" and which
+the URL contains as `point`. Its values:
+
+  * H: highest return that was reached from the state; ξ: whether a successful episode visited it
+  * N_call, N_ξ: number of visits of all and of successful episodes
+  * Δ_mem: consistency error along the stored successor; β: gate coefficient, the weight of the episodic incentive
+
+Distances of nodes are those of the memory: the embedding is scaled per dimension, or not scaled if
+`memory.delta_space` is raw. The widget that draws a map is `atlas`.
 """
 
 from collections.abc import Sequence
@@ -22,8 +28,8 @@ from app.analysis.selection import NODE_QUANTITIES
 from app.figures.named.trajectories import Episode, TrajectoryOptions
 from app.figures.registry import draw_chart
 from app.ui import data, memory_data, messages, view
-from app.ui.memory import atlas, snapshot_map, traces
-from app.ui.memory.snapshot_map import FIRST, SECOND, MemoryMap
+from app.ui.memory import atlas, episode_paths, snapshot_map
+from app.ui.memory.snapshot_map import FIRST_MAP, SECOND_MAP, MemoryMap
 from app.ui.page_state import EPISODE, MARK, POINT, RUN, START, Choice, Flag
 from app.ui.widgets import canvas, pin
 from emtc_core.errors import DataRemovedError, EmtcError
@@ -31,10 +37,10 @@ from storage.queries.episodes import Trajectory
 from storage.queries.memory import NodeDetail, Snapshot, get_node
 from storage.runs.rows import RunRow
 
-MAP = Choice("map", "memory")
-"""The map in which the node was selected: the prefix of the names of its URL parameters."""
-_NEIGHBORS = Flag("near", "memory")
-NEAREST = 10
+_ACTIVE_MAP = Choice("map", "memory")
+"""The map in which the node was selected. Its value is the prefix of the URL parameters of that map."""
+_HAS_NEIGHBORS = Flag("near", "memory")
+_N_NEIGHBORS = 10
 _NEIGHBORS_HELP = (
     "Lists the nodes with the nearest embeddings, in the space in which the memory compares them. The map marks them "
     "with rings."
@@ -52,17 +58,18 @@ def show(maps: Sequence[MemoryMap]) -> None:
         maps: The page's maps. The URL stores in which of them the node was selected.
     """
     by_prefix = {memory_map.choice.side.prefix: memory_map for memory_map in maps}
-    active = by_prefix.get(MAP.select([FIRST.prefix, SECOND.prefix]), maps[0])
+    active_map = by_prefix.get(_ACTIVE_MAP.select([FIRST_MAP.prefix, SECOND_MAP.prefix]), maps[0])
     bar = st.container(horizontal=True, vertical_alignment="bottom", gap="small")
     with bar:
         slot = _choose_slot()
         st.button(
-            "Largest outlier", key="oddest", on_click=_select_outlier, args=(active,),
+            "Largest outlier", key="oddest", on_click=_select_outlier, args=(active_map,),
             help=_OUTLIER_HELP,
         )  # fmt: skip
-    episodes = _show_node(active, slot, bar)
+    episodes = _show_node(active_map, slot, bar)
     for memory_map in maps:
-        _show_marks(memory_map, slot, episodes if memory_map.run.id == active.run.id else None)
+        is_same_memory = memory_map.run.id == active_map.run.id
+        _show_marks(memory_map, slot, episodes if is_same_memory else None)
     for memory_map in maps:
         side = memory_map.choice.side
         atlas.on_event({"pick": partial(_on_pick, side.prefix)}, channel=side.channel)
@@ -93,8 +100,15 @@ def make_fields(run: RunRow, detail: NodeDetail) -> pd.DataFrame:
 
 
 def tabulate_nearest(memory_map: MemoryMap, rows: NDArray[np.int64], distance: NDArray[np.float64]) -> pd.DataFrame:
-    """Tabulate nodes with their distance, H, ξ, Δ_mem, episode and step."""
-    snapshot, xi_names = memory_map.snapshot, NODE_QUANTITIES["xi"].value_names
+    """Tabulate nodes with their distance from the selected node, H, ξ, Δ_mem, episode and step.
+
+    Args:
+        memory_map: The map.
+        rows: Rows of the nodes in the snapshot.
+        distance: Distance of each node from the selected node.
+    """
+    snapshot = memory_map.snapshot
+    xi_names = NODE_QUANTITIES["xi"].value_names
     return pd.DataFrame(
         {
             "memory": snapshot.slot[rows],
@@ -120,36 +134,49 @@ def _choose_slot() -> int | None:
 
 
 def _select_outlier(memory_map: MemoryMap) -> None:
-    outlier = memory_data.get_outlier(memory_map.choice.key)
+    outlier = memory_data.get_outlier(memory_map.choice.snapshot_key)
     if outlier is not None:
-        MAP.write(memory_map.choice.side.prefix or None)
-        POINT.write(outlier.slot)
+        _select_node(memory_map.choice.side.prefix, outlier.slot)
 
 
 def _on_pick(prefix: str, event: dict[str, Any]) -> None:
     slot = event.get("slot")
     if isinstance(slot, int):
-        MAP.write(prefix or None)
-        POINT.write(slot)
+        _select_node(prefix, slot)
+
+
+def _select_node(prefix: str, slot: int) -> None:
+    """Write the map (by the prefix of its URL parameters) and the slot into the URL."""
+    _ACTIVE_MAP.write(prefix or None)
+    POINT.write(slot)
 
 
 def _show_marks(memory_map: MemoryMap, slot: int | None, episodes: _TwoEpisodes | None) -> None:
-    """Mark the node, its neighbors and the paths on a map, if the map shows the same memory."""
+    """Mark the node, its neighbors and the paths on a map.
+
+    Without `episodes`, mark only the node that the tour asks the user to select.
+    """
     channel = memory_map.choice.side.channel
     if slot is None or episodes is None:
-        marked_slot = MARK.read()
-        hint = None if marked_slot is None else _find_point(memory_map, marked_slot)
-        atlas.show_marks(channel=channel, selected=None, hint=hint)
+        suggested_slot = MARK.read()
+        suggested_point = None if suggested_slot is None else _find_point(memory_map, suggested_slot)
+        atlas.show_marks(channel=channel, selected_slot=None, suggested_point=suggested_point)
         return
     trajectory, other = episodes
-    paths = [] if trajectory is None else traces.make_paths(memory_map, trajectory, other)
+    paths = [] if trajectory is None else episode_paths.make_paths(memory_map, trajectory, other)
     neighbors: list[atlas.MapPoint] = []
-    if _NEIGHBORS.read():
+    if _HAS_NEIGHBORS.read():
         rows, _ = _find_nearest(memory_map, slot)
         points = memory_map.coordinates[rows]
         neighbors = points[np.isfinite(points).all(axis=1)].tolist()
-    point = _find_point(memory_map, slot)
-    atlas.show_marks(channel=channel, selected=slot, at=point, near=neighbors, paths=paths, every=traces.EVERY)
+    atlas.show_marks(
+        channel=channel,
+        selected_slot=slot,
+        selected_point=_find_point(memory_map, slot),
+        neighbors=neighbors,
+        paths=paths,
+        steps_per_mark=episode_paths.STEPS_PER_MARK,
+    )
 
 
 def _find_point(memory_map: MemoryMap, slot: int) -> atlas.MapPoint | None:
@@ -162,9 +189,10 @@ def _find_point(memory_map: MemoryMap, slot: int) -> atlas.MapPoint | None:
 
 
 def _show_node(memory_map: MemoryMap, slot: int | None, bar: DeltaGenerator) -> _TwoEpisodes | None:
-    """Draw a node.
+    """Draw the values of a node, the choice of an episode to compare with, the neighbors, and the replay.
 
-    If the episode was removed by thinning, or is not part of a bundle, only the values of the node are drawn.
+    If the episode was removed by thinning, or is not part of the open bundle (a file with exported runs), only the
+    values of the node are drawn.
 
     Returns:
         The episode that wrote the node and the episode to compare with; (None, None) if the episode was removed; None
@@ -187,21 +215,21 @@ def _show_node(memory_map: MemoryMap, slot: int | None, bar: DeltaGenerator) -> 
         _show_links(run, memory_map.snapshot, detail)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(f"##### Memory {detail.slot}", width="stretch")
-        other = traces.choose(run, memory_map, detail)
-        is_near_on = st.toggle("Neighbors", **_NEIGHBORS.bind(), help=_NEIGHBORS_HELP)
+        other = episode_paths.choose_other_episode(run, memory_map, detail)
+        has_neighbors = st.toggle("Neighbors", **_HAS_NEIGHBORS.bind(), help=_NEIGHBORS_HELP)
         with st.popover("Fields", help="All values of this memory"):
             st.dataframe(make_fields(run, detail), hide_index=True, height="content")
     if other is not None:
-        traces.show_gate_values(detail.trajectory, other)
+        episode_paths.show_gate_values(detail.trajectory, other)
     _show_values(memory_map.snapshot, detail.slot)
-    if is_near_on:
+    if has_neighbors:
         _show_nearest(memory_map, detail.slot)
     _show_replay(memory_map, detail, other)
     return detail.trajectory, other
 
 
 def _show_links(run: RunRow, snapshot: Snapshot, detail: NodeDetail) -> None:
-    """Draw the buttons to the stored successor and to the replay of the episode."""
+    """Draw the button that selects the stored successor, and the link to the replay of the episode."""
     if detail.idx_next is not None:
         is_in_snapshot = snapshot.row_of(detail.idx_next) is not None
         reason = "" if is_in_snapshot else ", which is not in this sample of the memory"
@@ -225,12 +253,13 @@ def _show_links(run: RunRow, snapshot: Snapshot, detail: NodeDetail) -> None:
 
 
 def _show_values(snapshot: Snapshot, slot: int) -> None:
+    """Draw the values of a node as tiles."""
     row = snapshot.row_of(slot)
     if row is None:
         return
+    delta_mem = float(snapshot.delta_mem[row])
     visits = f"{format_count(int(snapshot.n_xi[row]))} / {format_count(int(snapshot.n_call[row]))}"
-    delta_mem, beta = float(snapshot.delta_mem[row]), float(snapshot.beta[row])
-    tiles = (
+    tiles = (  # label, value, tooltip
         ("H", format_number(float(snapshot.h[row])), "Highest return-to-go recorded from this state [return]"),
         (
             "ξ",
@@ -239,7 +268,7 @@ def _show_values(snapshot: Snapshot, slot: int) -> None:
         ),
         ("N_ξ/N_call", visits, "Visits by successful episodes / all visits"),
         ("Δ_mem", format_number(delta_mem), "Consistency error along the stored successor [return]"),
-        ("β", format_number(beta), "Gate coefficient at the snapshot"),
+        ("β", format_number(float(snapshot.beta[row])), "Gate coefficient at the snapshot"),
         ("t", format_count(int(snapshot.t[row])), "Step of the episode that wrote this memory"),
     )
     with st.container(horizontal=True, gap="small"):
@@ -265,24 +294,31 @@ def _show_nearest(memory_map: MemoryMap, slot: int) -> None:
     delta = memory_map.delta
     merging = f" States within δ = {delta:g} are merged into one node." if delta else ""
     n_episodes = frame["episode"].nunique()
-    sample = "" if memory_map.snapshot.whole is None else " They are the nearest nodes of this sample of the memory."
+    is_sample = memory_map.snapshot.whole is not None
+    sample = " They are the nearest nodes of this sample of the memory." if is_sample else ""
     st.caption(
         f"{n_episodes} episodes wrote these {len(frame)} nodes.{sample}{merging} Click a row to select its node."
     )
 
 
 def _find_nearest(memory_map: MemoryMap, slot: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Find the nearest nodes; return their rows in the snapshot and their distances."""
     row = memory_map.snapshot.row_of(slot)
     if row is None:
         return np.empty(0, np.int64), np.empty(0)
     embedding = memory_data.get_compared_embedding(
-        memory_map.choice.key.url, memory_map.embedding_key, memory_map.embedded, delta_space=memory_map.delta_space
+        memory_map.choice.snapshot_key.url,
+        memory_map.embedding_key,
+        memory_map.embedded,
+        delta_space=memory_map.delta_space,
     )
-    return find_nearest(embedding, row, NEAREST)
+    return find_nearest(embedding, row, _N_NEIGHBORS)
 
 
 def _show_replay(memory_map: MemoryMap, detail: NodeDetail, other: Trajectory | None) -> None:
-    run, trajectory = memory_map.run, detail.trajectory
+    """Draw the player of the episode that wrote the node, and exports. The player starts at the step of the node."""
+    run = memory_map.run
+    trajectory = detail.trajectory
     outcome = "won" if trajectory.won else "not won"
     title = f"Episode {detail.episode}, {outcome}, return {format_number(trajectory.episode_return)}"
     chart = draw_chart("trajectory", Episode(trajectory, title), TrajectoryOptions(title=title))

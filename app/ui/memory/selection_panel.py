@@ -1,4 +1,7 @@
-"""The selection on the map: its size, its comparison with the other nodes, its list, and its export."""
+"""The selection on the map: its size, its comparison with the other nodes, its list, and its export.
+
+The selection is a region (lasso) and ranges of values. The URL contains both. A node is one stored state of the memory.
+"""
 
 import os
 from functools import partial
@@ -23,17 +26,19 @@ from app.ui.widgets import canvas, files, pin
 from app.ui.widgets.result_table import number_columns
 
 _IS_AGREEMENT_OPEN = Flag("agreement", "memory")
-LISTED = 1000
-"""Maximum number of nodes in the list on the page. The downloaded files contain all nodes."""
+MAX_LISTED_NODES = 1000
+"""Maximum number of nodes in the list on the page. The downloaded files contain all selected nodes."""
 
 
 @st.fragment
 def show(memory_map: MemoryMap, side_panel: DeltaGenerator | None = None) -> None:
-    """Draw the export of the map, the selection, and *What if*. A new selection reruns only this fragment.
+    """Draw the export of the map, the selection, and *What if* (`what_if_panel`).
+
+    A new selection reruns only this fragment.
 
     Args:
         memory_map: The map.
-        side_panel: A place next to the map for the numbers of the selection; None: under the map.
+        side_panel: Container next to the map for the numbers of the selection; None: they are drawn under the map.
     """
     atlas.on_event(
         {"view": snapshot_map.write_view, "select": snapshot_map.write_selection},
@@ -64,21 +69,26 @@ def _show_export(memory_map: MemoryMap, is_selected: NDArray[np.bool_]) -> None:
     run = memory_map.run
     figure = snapshot_map.make_figure(memory_map, is_selected)
     pinned_values = memory_map.pinned_values | {
-        "color": figure.quantity.key, "scale": list(figure.scale), "drawn": snapshot_map.MAX_NODES_IN_FILE
-    }  # fmt: skip
+        "color": figure.quantity.key,
+        "scale": list(figure.scale),
+        "drawn": snapshot_map.MAX_NODES_IN_FILE,
+    }
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.caption(escape_markdown(figure.caption.split(". ")[0]))
+        first_sentence = figure.caption.split(". ")[0]
+        st.caption(escape_markdown(first_sentence))
         stem = f"{run.id}-{memory_map.snapshot.env_step}"
         pin.show_with_export(figure, key="atlas", stem=stem, page="memory", run=run, facts=pinned_values)
 
 
 def _show_selection(memory_map: MemoryMap, selection: NodeSelection, is_selected: NDArray[np.bool_]) -> None:
-    """Compare the selected nodes with the others, and offer both as files."""
-    run, snapshot = memory_map.run, memory_map.snapshot
+    """Compare the selected nodes with the others. Offer the comparison and the selected nodes as files."""
+    run = memory_map.run
+    snapshot = memory_map.snapshot
     is_on_map = has_coordinates(memory_map.coordinates)
     selected_rows = np.flatnonzero(is_selected)
     unit = "nodes" if snapshot.whole is None else "nodes of the sample"
-    n_selected, n_on_map = format_count(len(selected_rows)), format_count(int(is_on_map.sum()))
+    n_selected = format_count(len(selected_rows))
+    n_on_map = format_count(int(is_on_map.sum()))
     st.markdown(f"##### {n_selected} of {n_on_map} {unit} selected")
     st.caption(
         escape_markdown(f"{selection.description}. The URL stores the selection; a pin stores it in the notebook.")
@@ -112,9 +122,11 @@ def _show_downloads(memory_map: MemoryMap, rows: NDArray[np.int64]) -> None:
 
     with st.container(horizontal=True, gap="small"):
         with st.popover("List", icon=":material/table_rows:"):
-            note = f". The first {format_count(LISTED)} are listed; the files contain all" if len(rows) > LISTED else ""
+            note = ""
+            if len(rows) > MAX_LISTED_NODES:
+                note = f". The first {format_count(MAX_LISTED_NODES)} are listed; the files contain all"
             st.caption(f"{format_count(len(rows))} nodes{note}.")
-            nodes = list_nodes(memory_map.snapshot, memory_map.coordinates, rows[:LISTED])
+            nodes = list_nodes(memory_map.snapshot, memory_map.coordinates, rows[:MAX_LISTED_NODES])
             st.dataframe(nodes, hide_index=True, column_config=number_columns(nodes))
         stem = f"selection-{memory_map.run.id}-{memory_map.snapshot.env_step}"
         files.button(

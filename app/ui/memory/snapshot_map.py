@@ -1,7 +1,8 @@
 """The upper part of the Memory page: the choice of snapshot and projection, the map, and an optional second map.
 
-A map shows the nodes of a snapshot at two coordinates. t-SNE and UMAP compute them for some of the nodes, which are the
-landmarks, and place the other nodes between them.
+A node is one stored state of the episodic memory. A snapshot contains all nodes at one env step, or a sample of them. A
+map shows each node of a snapshot at two coordinates, which a projection computes from the embedding of the node. t-SNE
+and UMAP compute the coordinates of some nodes, the landmarks, and place the other nodes between them.
 """
 
 from collections.abc import Sequence
@@ -58,22 +59,24 @@ from storage.queries.run_search import RunFilter, run_names
 from storage.queries.runs import find_run_names
 from storage.runs.rows import RunRow, find_run
 
-OWN = "own"
-"""Key of the embedding by the run's embedder."""
-EMBEDDINGS = {
-    OWN: "the run's embedder",
+RUN_EMBEDDER = "own"
+"""Key of the run's embedder."""
+EMBEDDERS = {
+    RUN_EMBEDDER: "the run's embedder",
     "tcse": "TCSE (new fit)",
     "dcae": "dCAE (new fit)",
     "random": "random projection",
 }
-"""Key of an embedding → its label."""
+"""Key of an embedder → its label. TCSE and dCAE are the encoders of EMTC and of EMU."""
 LANDMARK_COUNTS = (2000, 5000, 10_000, 20_000, MAX_LANDMARKS)
+"""Numbers of landmarks that can be chosen."""
 _DEFAULT_LANDMARKS = 5000
 MAX_NODES_IN_FILE = 100_000
 """Maximum number of nodes in an exported or pinned map. The map on the page shows all nodes."""
 MAX_SELECTION_CHARACTERS = 8000
 _PAGES = ("memory", "replay")
-"""Replay shows the first map, too."""
+"""Pages with the first map. Only the Memory page has a second map."""
+# URL parameters of the view and of the selection. Both maps have the same.
 COLOR = Choice(AtlasOptions.get_option("color").parameter, *_PAGES)
 PALETTE = Choice(AtlasOptions.get_option("scale").parameter, *_PAGES)
 CAMERA = Text("camera", *_PAGES, max_characters=64)
@@ -81,8 +84,8 @@ LASSO = Text("lasso", *_PAGES, max_characters=MAX_SELECTION_CHARACTERS)
 RANGES = Text("ranges", *_PAGES, max_characters=MAX_SELECTION_CHARACTERS)
 _TWO_MAPS = Flag("two", "memory")
 _SECOND_RUN = Choice("b_run", "memory")
-_SLIDER_WIDTH = 180
-"""Width of the choice of the snapshot [pixels]."""
+_SLIDER_WIDTH_PX = 180
+"""Width of the choice of the snapshot."""
 _TWO_MAPS_HELP = (
     "Shows a second snapshot, projection or run. The maps share color and filters. Maps of one run also share the "
     "selection and the point under the pointer, and under the same projection the camera."
@@ -90,13 +93,13 @@ _TWO_MAPS_HELP = (
 
 
 @dataclass(frozen=True)
-class Side:
-    """One of the page's two maps, with its parameters in the URL."""
+class MapSide:
+    """One of the page's two maps (left or right), with the URL parameters of its choices."""
 
     channel: str
     """Name of the map in the messages between browser and page."""
     prefix: str
-    """Prefix of the names of the parameters."""
+    """Prefix of the names of the URL parameters."""
     snapshot: Choice
     method: OptionWidget
     axis_pair: OptionWidget
@@ -105,8 +108,8 @@ class Side:
     embedder: Choice
 
 
-def _make_side(channel: str, prefix: str, *pages: str) -> Side:
-    return Side(
+def _make_side(channel: str, prefix: str, *pages: str) -> MapSide:
+    return MapSide(
         channel,
         prefix,
         snapshot=Choice(f"{prefix}snap", *pages, in_url_as_default=True),
@@ -118,8 +121,8 @@ def _make_side(channel: str, prefix: str, *pages: str) -> Side:
     )
 
 
-FIRST = _make_side("atlas", "", *_PAGES)
-SECOND = _make_side("atlas-b", "b_", "memory")
+FIRST_MAP = _make_side("atlas", "", *_PAGES)
+SECOND_MAP = _make_side("atlas-b", "b_", "memory")
 
 
 @dataclass(frozen=True)
@@ -134,43 +137,44 @@ class ProjectionChoice:
     """Number of landmarks of t-SNE or UMAP."""
     seed: int
     embedder: str
-    """Key in `EMBEDDINGS`."""
+    """Key in `EMBEDDERS`."""
 
 
 @dataclass(frozen=True)
 class MapChoice:
-    """A snapshot and how it is projected."""
+    """The choices of one map: a snapshot and how it is projected."""
 
     run: RunRow
-    side: Side
-    key: SnapshotKey
+    side: MapSide
+    snapshot_key: SnapshotKey
+    """Key of the cached reads of the snapshot."""
     snapshot: Snapshot
     projection: ProjectionChoice
 
     @property
     def columns(self) -> Columns:
         """Every quantity of the snapshot's nodes."""
-        return make_columns(self.key)
+        return make_columns(self.snapshot_key)
 
     @property
-    def snapshot_key(self) -> str:
-        """A text that identifies the snapshot in its database."""
-        return f"{self.key.snapshot_id}-{self.key.created_at}"
+    def snapshot_name(self) -> str:
+        """A text that identifies the snapshot in its database, for the browser and for keys of caches."""
+        return f"{self.snapshot_key.snapshot_id}-{self.snapshot_key.created_at}"
 
 
 @dataclass(frozen=True)
 class MemoryMap:
-    """A map with its computed projection."""
+    """A map with the coordinates of its nodes."""
 
     choice: MapChoice
     points: LabeledPoints
     """Coordinates of every node of the snapshot; NaN if the projection does not contain the node."""
     method: str
-    """Key of the projection that is drawn. It is PCA until the chosen one has been computed."""
+    """Key of the projection that is drawn. It is PCA until the chosen projection has been computed."""
     name: str
     """Name of the projection that is drawn."""
     embedded: Snapshot
-    """The snapshot with the embedding that is drawn: the run's, or that of a newly fitted embedder."""
+    """The snapshot with the embedding that is projected: by the run's embedder, or by a newly fitted one."""
 
     @property
     def run(self) -> RunRow:
@@ -182,19 +186,19 @@ class MemoryMap:
         """A text that identifies the coordinates."""
         projection = self.choice.projection
         settings = f"{projection.pair}-{projection.n}-{projection.seed}-{projection.embedder}"
-        return f"{self.choice.snapshot_key}-{self.name}-{settings}"
+        return f"{self.choice.snapshot_name}-{self.name}-{settings}"
 
     @property
     def embedding_key(self) -> str:
         """A text that identifies the embedding, independent of the projection."""
         if self.embedded is self.snapshot:
-            return self.choice.snapshot_key
+            return self.choice.snapshot_name
         projection = self.choice.projection
-        return f"{self.choice.snapshot_key}-{projection.embedder}-{projection.seed}"
+        return f"{self.choice.snapshot_name}-{projection.embedder}-{projection.seed}"
 
     @property
     def delta(self) -> float:
-        """Merge radius of the memory."""
+        """Merge radius: a state within this distance of a node is stored in that node. 0: not known."""
         return float(self.run.config.get("memory", {}).get("delta", 0.0))
 
     @property
@@ -220,15 +224,17 @@ class MemoryMap:
         values["method"] = self.method
         values["fit"] = "all"  # a PCA is fitted to all nodes
         if self.method == "pca":
-            values["turn"] = memory_data.get_axis_signs(self.choice.key)
+            values["turn"] = memory_data.get_axis_signs(
+                self.choice.snapshot_key
+            )  # 1 or -1 per axis; -1: the axis is flipped
         has_selection = bool(read_selection())
         for parameter in (LASSO, RANGES):
             values[parameter.name] = parameter.read() if has_selection else ""
         return values
 
 
-def choose_map(run: RunRow, side: Side, other_snapshot: int | None = None) -> MapChoice | None:
-    """Draw the choices of a map; None if the run has no memory to draw.
+def choose_map(run: RunRow, side: MapSide, other_snapshot: int | None = None) -> MapChoice | None:
+    """Draw the choices of snapshot and projection; None if the run has no memory to draw.
 
     Args:
         run: The run.
@@ -241,14 +247,14 @@ def choose_map(run: RunRow, side: Side, other_snapshot: int | None = None) -> Ma
         _show_empty(run)
         return None
     snapshot_row = _choose_snapshot(snapshots, side, other_snapshot)
-    is_same_snapshot = snapshot_row["id"] == other_snapshot
-    projection = _choose_projection(side, default="axes" if is_same_snapshot and len(snapshots) == 1 else "pca")
-    key = SnapshotKey(data.database_url(), snapshot_row["id"], str(snapshot_row["created_at"]))
-    snapshot = memory_data.get_snapshot(key)
+    has_other_map_the_only_snapshot = len(snapshots) == 1 and snapshot_row["id"] == other_snapshot
+    projection = _choose_projection(side, default="axes" if has_other_map_the_only_snapshot else "pca")
+    snapshot_key = SnapshotKey(data.database_url(), snapshot_row["id"], str(snapshot_row["created_at"]))
+    snapshot = memory_data.get_snapshot(snapshot_key)
     if snapshot.size == 0:
         messages.empty("The memory is empty in this snapshot.", "Choose a later snapshot.")
         return None
-    return MapChoice(run, side, key, snapshot, projection)
+    return MapChoice(run, side, snapshot_key, snapshot, projection)
 
 
 def is_second_map_on() -> bool:
@@ -271,7 +277,7 @@ def choose_second_map(run: RunRow, first: MapChoice) -> MapChoice | None:
             **_SECOND_RUN.bind(
                 run_ids,
                 lambda run_id: f"{names[run_id]} · {run_id}",
-                on_change=partial(SECOND.snapshot.write, None),  # the former run's snapshot
+                on_change=partial(SECOND_MAP.snapshot.write, None),  # it is a snapshot of the former run
             ),
             width=220,
         )
@@ -279,7 +285,8 @@ def choose_second_map(run: RunRow, first: MapChoice) -> MapChoice | None:
             second_run = find_run(data.database(), str(run_id))
         except EmtcError:  # the run was deleted in the meantime
             second_run = run
-        return choose_map(second_run, SECOND, first.snapshot.id if second_run.id == run.id else None)
+        other_snapshot = first.snapshot.id if second_run.id == run.id else None
+        return choose_map(second_run, SECOND_MAP, other_snapshot)
 
 
 def draw_map(choice: MapChoice, other: MapChoice | None = None) -> MemoryMap:
@@ -288,14 +295,12 @@ def draw_map(choice: MapChoice, other: MapChoice | None = None) -> MemoryMap:
     warning = describe_equal_embeddings(memory_map.embedded.embedding)
     if warning:
         st.warning(warning, icon=":material/compress:")
-    snapshot, projection = choice.snapshot, choice.projection
-    # Maps with the same group share color, filters and selection. Maps with the same kind share the camera, because
-    # their coordinates can be compared.
+    projection = choice.projection
     identity = atlas.MapIdentity(
         channel=choice.side.channel,
         group="" if other is None else "memories",
         run=choice.run.id,
-        nodes=choice.snapshot_key,
+        nodes=choice.snapshot_name,
         kind=f"{projection.method}-{projection.pair}-{projection.embedder}",
     )
     atlas.show(
@@ -305,8 +310,8 @@ def draw_map(choice: MapChoice, other: MapChoice | None = None) -> MemoryMap:
         identity=identity,
         coordinates_key=memory_map.coordinates_key,
         view=read_view(),
-        alt=f"{name_memory(snapshot, choice.run.name)}, {memory_map.name}.",
-        is_sample=snapshot.whole is not None,
+        alt=f"{name_memory(choice.snapshot, choice.run.name)}, {memory_map.name}.",
+        is_sample=choice.snapshot.whole is not None,
     )
     return memory_map
 
@@ -339,30 +344,30 @@ def read_selection() -> NodeSelection:
 
 
 def write_view(event: dict[str, Any]) -> None:
-    """Write color, palette and camera of a map into the URL."""
+    """Write color, palette and camera of a map into the URL. The browser sends them with the event."""
     for parameter, key in ((COLOR, "color"), (PALETTE, "palette"), (CAMERA, "camera")):
         value = event.get(key)
         parameter.write(str(value)[: CAMERA.max_characters] if value else None)
 
 
 def write_selection(event: dict[str, Any]) -> None:
-    """Write lasso ("polygon") and ranges ("filters") of a map into the URL."""
+    """Write lasso and ranges of a map into the URL. The browser sends them as "polygon" and "filters"."""
     LASSO.write(str(event.get("polygon") or "")[:MAX_SELECTION_CHARACTERS])
     RANGES.write(str(event.get("filters") or "")[:MAX_SELECTION_CHARACTERS])
 
 
 def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_], episodes: Sequence[Trajectory] = ()) -> Cloud:
-    """Draw the selected nodes [M] as a figure for files, at most `MAX_NODES_IN_FILE`, in the colors of the map.
+    """Draw the selected nodes as a figure for files, at most `MAX_NODES_IN_FILE`, in the colors of the map.
 
     Args:
         memory_map: The map.
-        is_selected: Mask of the nodes.
+        is_selected: Whether each node of the snapshot is selected, [M].
         episodes: Episodes whose paths are drawn over the nodes.
     """
     snapshot = memory_map.snapshot
     map_view = read_view()
     seed = memory_map.choice.projection.seed
-    sampled_nodes = memory_data.get_sample(memory_map.choice.key, n=MAX_NODES_IN_FILE, seed=seed)
+    sampled_nodes = memory_data.get_sample(memory_map.choice.snapshot_key, n=MAX_NODES_IN_FILE, seed=seed)
     drawn_nodes = sampled_nodes[is_selected[sampled_nodes]]
     if snapshot.whole is not None:
         sample = describe_sample(snapshot)
@@ -394,8 +399,8 @@ def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_], episodes:
 
 def make_selected_figure(memory_map: MemoryMap, episodes: Sequence[Trajectory]) -> Cloud:
     """Draw the nodes that the URL selects, with the paths of episodes, as a figure for files."""
-    selected = read_selection().mask(memory_map.snapshot, memory_map.coordinates)
-    return make_figure(memory_map, selected, episodes)
+    is_selected = read_selection().mask(memory_map.snapshot, memory_map.coordinates)
+    return make_figure(memory_map, is_selected, episodes)
 
 
 def _show_empty(run: RunRow) -> None:
@@ -438,43 +443,47 @@ def _explain_missing_snapshots(run: RunRow) -> None:
     )
 
 
-def _choose_snapshot(snapshots: pd.DataFrame, side: Side, other_snapshot: int | None) -> dict[str, Any]:
+def _choose_snapshot(snapshots: pd.DataFrame, side: MapSide, other_snapshot: int | None) -> dict[str, Any]:
     """Draw the choice of the snapshot; return its row.
 
-    The default is the newest snapshot, or next to another map the one in the middle of the others.
+    The default is the newest snapshot. If the other map shows `other_snapshot`, the default is the middle one of the
+    other snapshots, by env step.
     """
     by_id = {int(row["id"]): row for row in data.rows_of(snapshots)}
     ids = list(by_id)
     default = ids[-1]
     if other_snapshot is not None:
-        others = [snapshot_id for snapshot_id in ids if snapshot_id != other_snapshot] or ids
-        default = others[len(others) // 2]
+        remaining_ids = [snapshot_id for snapshot_id in ids if snapshot_id != other_snapshot] or ids
+        default = remaining_ids[len(remaining_ids) // 2]
 
     def format_env_step(snapshot_id: int) -> str:
         return format_count(by_id[snapshot_id]["env_step"])
 
     if len(ids) > 1:
         bound = side.snapshot.bind(ids, format_env_step, default=default)
-        snapshot_id = st.select_slider("Snapshot at env step", **bound, width=_SLIDER_WIDTH)
+        snapshot_id = st.select_slider("Snapshot at env step", **bound, width=_SLIDER_WIDTH_PX)
     else:
         snapshot_id = side.snapshot.select(ids, format_env_step)
-        st.caption(f"One snapshot so far, at env step {format_env_step(snapshot_id)}.", width=_SLIDER_WIDTH)
+        st.caption(f"One snapshot so far, at env step {format_env_step(snapshot_id)}.", width=_SLIDER_WIDTH_PX)
     return by_id[snapshot_id]
 
 
-def _choose_projection(side: Side, *, default: str) -> ProjectionChoice:
+def _choose_projection(side: MapSide, *, default: str) -> ProjectionChoice:
     """Draw the choice of the projection, and of the settings that it has. `default` is a key in `METHOD_NAMES`."""
     method = side.method.draw(default=default)
-    axis_pair, n_landmarks, seed, embedder = 0, _DEFAULT_LANDMARKS, 0, OWN
+    axis_pair = 0
+    n_landmarks = _DEFAULT_LANDMARKS
+    seed = 0
+    embedder = RUN_EMBEDDER
     if method == "axes":
         labels = [f"x{first + 1} · x{second + 1}" for first, second in AXIS_PAIRS]
         axis_pair = side.axis_pair.draw(range(len(labels)), labels.__getitem__, width=130)
-    if side is SECOND:
+    if side is SECOND_MAP:
         embedder = st.selectbox(
-            "Embedding", **side.embedder.bind(list(EMBEDDINGS), EMBEDDINGS.__getitem__), width=140,
+            "Embedding", **side.embedder.bind(list(EMBEDDERS), EMBEDDERS.__getitem__), width=140,
             help="A new embedder is fitted to the states of this snapshot in the background.",
         )  # fmt: skip
-    if method in BACKGROUND or embedder != OWN:
+    if method in BACKGROUND or embedder != RUN_EMBEDDER:
         n_landmarks = side.n_landmarks.draw(LANDMARK_COUNTS, format_count, default=_DEFAULT_LANDMARKS, width=110)
         seed = side.seed.draw(width=100)
     return ProjectionChoice(
@@ -500,64 +509,70 @@ def _combine_color_limits(choice: MapChoice, other: MapChoice | None) -> dict[st
 
 
 def _project(choice: MapChoice) -> MemoryMap:
-    """Compute axes or PCA, or read another projection from the database. Use PCA until that is computed."""
-    snapshot, projection = choice.snapshot, choice.projection
-    if projection.embedder != OWN:
+    """Compute axes or PCA. Read any other projection from the database; until it has been computed, use PCA."""
+    snapshot = choice.snapshot
+    projection = choice.projection
+    if projection.embedder != RUN_EMBEDDER:
         return _project_new_embedding(choice)
     if projection.method == "axes":
         points = select_axes(snapshot.embedding, AXIS_PAIRS[projection.pair])
-        return MemoryMap(choice, points, "axes", "embedding axes", snapshot)
-    pca = memory_data.get_pca(choice.key)
-    if projection.method not in BACKGROUND:
-        return MemoryMap(choice, pca, "pca", "PCA", snapshot)
+        return MemoryMap(choice, points, method="axes", name="embedding axes", embedded=snapshot)
+    pca = memory_data.get_pca(choice.snapshot_key)
+    pca_map = MemoryMap(choice, pca, method="pca", name="PCA", embedded=snapshot)
+    if projection.method not in BACKGROUND:  # the methods that are computed in the background
+        return pca_map
     if count_distinct_embeddings(snapshot.embedding) < MIN_POINTS:
         name = METHOD_NAMES[projection.method]
         st.info(f"{name} needs at least {MIN_POINTS} nodes with different embeddings. The map shows PCA.")
-        return MemoryMap(choice, pca, "pca", "PCA", snapshot)
+        return pca_map
     stored = _get_or_offer_projection(choice, projection.method)
     if stored is None:
-        return MemoryMap(choice, pca, "pca", "PCA, shown until the projection is computed", snapshot)
+        return replace(pca_map, name="PCA, shown until the projection is computed")
     points, name = stored
-    return MemoryMap(choice, points, projection.method, name, snapshot)
+    return MemoryMap(choice, points, method=projection.method, name=name, embedded=snapshot)
 
 
 def _project_new_embedding(choice: MapChoice) -> MemoryMap:
     """Project the embedding of a newly fitted embedder. Until it is computed, project the run's embedding by PCA."""
-    snapshot, projection = choice.snapshot, choice.projection
-    embedder_name = EMBEDDINGS[projection.embedder]
+    snapshot = choice.snapshot
+    projection = choice.projection
+    embedder_name = EMBEDDERS[projection.embedder]
     embedding = find_embedding(data.database(), snapshot.id, projection.embedder, seed=projection.seed)
+    # The job that computes a projection also fits the embedder. For the embedding axes, the job of PCA does that.
     stored = _get_or_offer_projection(choice, "pca" if projection.method == "axes" else projection.method)
     if embedding is None or stored is None:
-        pca = memory_data.get_pca(choice.key)
+        pca = memory_data.get_pca(choice.snapshot_key)
         name = "PCA of the run's embedding, shown until the projection is computed"
-        return MemoryMap(choice, pca, "pca", name, snapshot)
-    new_snapshot = replace(snapshot, embedding=embedding.coordinates)
+        return MemoryMap(choice, pca, method="pca", name=name, embedded=snapshot)
+    embedded = replace(snapshot, embedding=embedding.coordinates)
     if projection.method == "axes":
-        points = select_axes(new_snapshot.embedding, AXIS_PAIRS[projection.pair])
-        return MemoryMap(choice, points, "axes", f"embedding axes of {embedder_name}", new_snapshot)
+        points = select_axes(embedded.embedding, AXIS_PAIRS[projection.pair])
+        name = f"embedding axes of {embedder_name}"
+        return MemoryMap(choice, points, method="axes", name=name, embedded=embedded)
     points, name = stored
-    return MemoryMap(choice, points, projection.method, f"{name} of {embedder_name}", new_snapshot)
+    return MemoryMap(choice, points, projection.method, f"{name} of {embedder_name}", embedded)
 
 
 def _get_or_offer_projection(choice: MapChoice, method: str) -> tuple[LabeledPoints, str] | None:
     """Return the stored coordinates and their name. If there are none, draw the button that computes them."""
-    snapshot, projection = choice.snapshot, choice.projection
+    snapshot = choice.snapshot
+    projection = choice.projection
     name = METHOD_NAMES[method]
-    n = min(projection.n, snapshot.size)
-    embedder = None if projection.embedder == OWN else projection.embedder
-    params = make_projection_params(method, n=n, seed=projection.seed, embedder=embedder)
+    n_landmarks = min(projection.n, snapshot.size)
+    embedder = None if projection.embedder == RUN_EMBEDDER else projection.embedder
+    params = make_projection_params(method, n=n_landmarks, seed=projection.seed, embedder=embedder)
     stored = find_projection(data.database(), snapshot.id, method, params)
     if stored is None:
-        label = name if embedder is None else f"{name} of {EMBEDDINGS[embedder]}"
+        label = name if embedder is None else f"{name} of {EMBEDDERS[embedder]}"
         projection_job.show(
-            snapshot, method=method, label=label, n=n, seed=projection.seed, embedder=embedder,
+            snapshot, method=method, label=label, n=n_landmarks, seed=projection.seed, embedder=embedder,
             key=choice.side.channel,
         )  # fmt: skip
         return None
-    points = LabeledPoints(stored.coordinates, f"{name} 1 [1]", f"{name} 2 [1]")
+    points = LabeledPoints(stored.coordinates, x_label=f"{name} 1 [1]", y_label=f"{name} 2 [1]")
     description = name
-    if method in BACKGROUND and n < snapshot.size:
-        description += f" of {format_count(n)} landmarks"
+    if method in BACKGROUND and n_landmarks < snapshot.size:
+        description += f" of {format_count(n_landmarks)} landmarks"
     init = read_initial_projection(stored.params)
     if init is not None:
         description += f", initialized from env step {format_count(init.env_step)}"

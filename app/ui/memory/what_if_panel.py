@@ -1,4 +1,9 @@
-"""*What if*: the gate of a snapshot and of the newest transitions, recomputed with another τ, δ or source of H."""
+"""*What if*: the gate of a snapshot and of the newest transitions, recomputed with another τ, δ or source of H.
+
+The gate multiplies the episodic incentive by β, which decreases with the consistency error Δ_mem. τ is its temperature:
+with a larger τ, larger errors are tolerated. δ is the merge radius of the memory. H is the return that the memory
+recalls at both ends of a transition; its source is the setting `gate.lookup` and, for s′, `gate.successor`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -32,13 +37,20 @@ from emtc_core.metrics import CLOSED_BELOW
 from storage.queries.memory import Snapshot
 from storage.runs.rows import RunRow
 
+
+def _list_factors(low: float, high: float) -> list[str]:
+    """Return 17 factors as texts, evenly spaced on a log scale, with three significant digits."""
+    return [f"{float(f'{factor:.3g}'):g}" for factor in np.geomspace(low, high, 17)]
+
+
 PAGE = "memory"
 RECORDED = "recorded"
 """Option for the value of the run."""
-TAU_FACTORS = [f"{float(f'{factor:.3g}'):g}" for factor in np.geomspace(0.1, 10, 17)]
+TAU_FACTORS = _list_factors(0.1, 10)
 TAUS = [RECORDED, "0.1", "0.2", "0.3", "0.45", "0.6", "0.8", "1.2", "1.5", "2", "3", "5", "10", "30", "100"]
-DELTA_FACTORS = [RECORDED, *(f"{float(f'{factor:.3g}'):g}" for factor in np.geomspace(1, 1e4, 17))]
-_IS_OPEN = Flag("what_if", PAGE)
+"""Fixed temperatures [return]."""
+DELTA_FACTORS = [RECORDED, *_list_factors(1, 1e4)]
+_IS_BOX_OPEN = Flag("what_if", PAGE)
 _TAU_FIXED = OptionWidget(WhatIfOptions, "tau_fixed", PAGE)
 _TAU_FACTOR = OptionWidget(WhatIfOptions, "tau_factor", PAGE, kind="slider")
 _DELTA_FACTOR = OptionWidget(WhatIfOptions, "delta_factor", PAGE, kind="slider")
@@ -57,28 +69,32 @@ def show(
         rows: Selected rows of the snapshot; None for all.
         pinned_values: Values that identify the selected rows. They are stored with a pinned figure.
     """
-    run, snapshot = choice.run, choice.snapshot
+    run = choice.run
+    snapshot = choice.snapshot
     with st.container(key="what_if_box"):
-        box = st.expander("What if", icon=":material/tune:", **_IS_OPEN.bind())
+        box = st.expander("What if", icon=":material/tune:", **_IS_BOX_OPEN.bind())
     if not box.open:
         return
     with box, messages.guarded():
         rules = read_gate_rules(run.config)
         settings = _choose_settings(rules, is_sample=snapshot.whole is not None)
-        stream = memory_data.get_stream(choice.key, rules)
-        merged = None
+        transitions = memory_data.get_stream(choice.snapshot_key, rules)
+        merged_nodes = None
         if settings.delta_factor is not None:
-            merged = memory_data.get_merged_nodes(choice.key, rules, settings.delta_factor)
-        result = evaluate_what_if(snapshot, stream, rules, settings, merged=merged, rows=rows)
+            merged_nodes = memory_data.get_merged_nodes(choice.snapshot_key, rules, settings.delta_factor)
+        result = evaluate_what_if(snapshot, transitions, rules, settings, merged=merged_nodes, rows=rows)
         explanation = explain_tau(result)
         if explanation:
             st.warning(escape_markdown(explanation), icon=":material/warning:")
         _show_result(run, snapshot, settings, result, dict(pinned_values or {}))
-        st.caption(_explain_limits(run, stream, rules, result))
+        st.caption(_explain_limits(run, transitions, rules, result))
 
 
 def _choose_settings(rules: GateRules, *, is_sample: bool) -> WhatIfSettings:
-    """Draw the settings in one bar. The defaults are the settings of the run. A sample offers only those of τ."""
+    """Draw the settings in one bar. The defaults are the settings of the run.
+
+    If the snapshot is a sample of the memory (`is_sample`), only τ can be changed.
+    """
 
     def format_factor(option: str) -> str:
         return option if option == RECORDED else f"×{option}"
@@ -88,18 +104,18 @@ def _choose_settings(rules: GateRules, *, is_sample: bool) -> WhatIfSettings:
         tau_factor = _TAU_FACTOR.draw(
             TAU_FACTORS, format_factor, default="1", disabled=fixed_tau != RECORDED, width=200
         )
-        only_tau = WhatIfSettings(
+        tau_settings = WhatIfSettings(
             tau_factor=float(tau_factor), tau_fixed=None if fixed_tau == RECORDED else float(fixed_tau)
         )
         if is_sample:
             st.caption(f"Another δ or source of H needs {NEEDS_WHOLE}.")
-            return only_tau
+            return tau_settings
         delta_factor = _DELTA_FACTOR.draw(DELTA_FACTORS, format_factor, label=f"δ × {rules.memory.delta:g}", width=200)
         is_merging = delta_factor != RECORDED
         lookup = _LOOKUP.draw(default=rules.gate.lookup, disabled=not is_merging, width=175)
         successor = _SUCCESSOR.draw(default=rules.gate.successor, disabled=not is_merging, width=175)
     return replace(
-        only_tau,
+        tau_settings,
         delta_factor=float(delta_factor) if is_merging else None,
         lookup="written" if str(lookup) == "written" else "nearest",
         successor="link" if str(successor) == "link" else "nn",
@@ -107,8 +123,9 @@ def _choose_settings(rules: GateRules, *, is_sample: bool) -> WhatIfSettings:
 
 
 def _show_result(
-    run: RunRow, snapshot: Snapshot, settings: WhatIfSettings, result: WhatIfResult, facts: dict[str, Any]
+    run: RunRow, snapshot: Snapshot, settings: WhatIfSettings, result: WhatIfResult, pinned_values: dict[str, Any]
 ) -> None:
+    """Draw the table and the chart of the result, with their exports."""
     chart = draw_chart("what-if", RecomputedGate(result, run.name, snapshot.env_step))
     left, right = st.columns(2, gap="medium")
     with left:
@@ -119,28 +136,22 @@ def _show_result(
             st.caption(escape_markdown(table.caption))
     with right:
         canvas.show(chart, key="what-if", x_name="share [%]", panel_height=110)
-        facts = facts | {"snapshot": snapshot.id, **asdict(settings)}
+        pinned_values = pinned_values | {"snapshot": snapshot.id, **asdict(settings)}
         stem = f"{run.id}-{snapshot.env_step}"
-        pin.show_with_export(chart, key="what-if", stem=stem, page=PAGE, run=run, facts=facts)
+        pin.show_with_export(chart, key="what-if", stem=stem, page=PAGE, run=run, facts=pinned_values)
         st.caption(escape_markdown(chart.caption))
 
 
-def _explain_limits(run: RunRow, stream: Stream, rules: GateRules, result: WhatIfResult) -> str:
-    """Explain what cannot be recomputed, and why."""
-    gate = run_data.get_gate_verdict(run.id, run.live_status).gate
-    removed = gate.values.get("gate/incentive_removed") if gate else None
-    n_transitions = len(stream.beta)
-    run_removed = (
-        f"The run removed {format_percent(removed, 1)} of its incentive on average, computed with the learner's Q."
-        if removed is not None
-        else ""
-    )
-    sentences = [
-        f"Transitions are the newest {format_count(n_transitions)} up to the snapshot."
-        if n_transitions
-        else "No transition up to this snapshot is stored, so only the links between nodes are evaluated.",
-        f"τ at the snapshot was {format_number(result.tau)}." if isfinite(result.tau) else "",
-    ]
+def _explain_limits(run: RunRow, transitions: Stream, rules: GateRules, result: WhatIfResult) -> str:
+    """Explain which values cannot be recomputed, and why."""
+    sentences: list[str] = []
+    n_transitions = len(transitions.beta)
+    if n_transitions:
+        sentences.append(f"Transitions are the newest {format_count(n_transitions)} up to the snapshot.")
+    else:
+        sentences.append("No transition up to this snapshot is stored, so only the links between nodes are evaluated.")
+    if isfinite(result.tau):
+        sentences.append(f"τ at the snapshot was {format_number(result.tau)}.")
     if not result.sample:
         sentences += [
             "δ and the sources of H change only the links, because the memory at the time of each transition is not "
@@ -151,9 +162,12 @@ def _explain_limits(run: RunRow, stream: Stream, rules: GateRules, result: WhatI
             "Q(s′) is not recorded for each transition and is set to 0 in the incentive. So β̄ and "
             f"β < {CLOSED_BELOW:g} are those of the training, but the share of removed incentive is computed from H "
             "only.",
-            "The memory was full, so slots of removed nodes are used by other nodes."
-            if result.nodes >= rules.memory.capacity
-            else "",
         ]
-    sentences.append(run_removed)
-    return escape_markdown(" ".join(sentence for sentence in sentences if sentence))
+        if result.nodes >= rules.memory.capacity:
+            sentences.append("The memory was full, so slots of removed nodes are used by other nodes.")
+    gate = run_data.get_gate_verdict(run.id, run.live_status).gate
+    removed_fraction = gate.values.get("gate/incentive_removed") if gate else None
+    if removed_fraction is not None:
+        percent = format_percent(removed_fraction, 1)
+        sentences.append(f"The run removed {percent} of its incentive on average, computed with the learner's Q.")
+    return escape_markdown(" ".join(sentences))

@@ -1,4 +1,8 @@
-"""Tables of all settings, of the settings that presets change, and of all metrics, read from the code itself."""
+"""Tables of all settings, of the settings that presets change, and of all metrics, read from the code itself.
+
+A setting whose value the EMTC paper does not state answers an open question. Its description ends with the label of the
+question, for example "B13".
+"""
 
 import re
 from collections.abc import Sequence
@@ -28,7 +32,9 @@ from emtc_core.metrics import METRICS, OPEN_GROUPS
 
 _QUESTION_LABEL: Final = re.compile(r"\b[A-D]\d{1,2}\b")
 _DEFAULT_TASK: Final = ("skirmish", "corridor")
-_BASE: Final = "paper"
+"""Environment and map."""
+_BASE_PRESET: Final = "paper"
+"""The preset with which the others are compared."""
 _SEARCH: Final = Text("find", "method")
 _ONLY_LABELLED: Final = Flag("labelled", "method")
 _ALGO: Final = Choice("algo", "method")
@@ -46,6 +52,7 @@ _METRIC_GROUPS: Final = {
     "env": "Metrics of the environment",
     "user": "User metrics and callbacks",
 }
+"""Group of a metric (the part of its name before the slash) → its title."""
 
 
 def show_settings() -> None:
@@ -77,10 +84,10 @@ def show_presets() -> None:
     algo = str(left.selectbox("Algorithm", **_ALGO.bind(list_algos())))
     task_name = right.selectbox("Task", **_TASK.bind(list(task_by_name), default=" · ".join(default_task)))
     env, map = task_by_name[str(task_name)]
-    presets = [name for name in PRESETS if name != _BASE]
+    presets = [name for name in PRESETS if name != _BASE_PRESET]
     default_presets = [name for name in presets if name != "demo"]
     selected = st.pills(
-        f"Compare {_BASE} with", **_PRESETS.bind(presets, default=default_presets), selection_mode="multi"
+        f"Compare {_BASE_PRESET} with", **_PRESETS.bind(presets, default=default_presets), selection_mode="multi"
     )  # fmt: skip
     with st.container(key="method_presets"):
         try:
@@ -105,9 +112,9 @@ def show_metrics() -> None:
 
 
 def compare_presets(algo: str, env: str, map: str, presets: Sequence[str]) -> list[tuple[str, ...]]:
-    """List the settings in which a preset differs from `paper`: key, paper, other values, question, meaning.
+    """List the settings in which a preset differs from `paper`: key, value in `paper`, other values, question, meaning.
 
-    The other values name their presets, because a column for each preset would be too wide for a page.
+    Each of the other values is followed by the names of its presets. One column per preset would be too wide.
 
     Args:
         algo: Algorithm.
@@ -118,19 +125,23 @@ def compare_presets(algo: str, env: str, map: str, presets: Sequence[str]) -> li
     Raises:
         ConfigError: If algorithm, environment and map cannot be combined.
     """
-    paper = flatten(resolve(env=env, map=map, algo=algo, preset=_BASE))
+    paper_settings = flatten(resolve(env=env, map=map, algo=algo, preset=_BASE_PRESET))
     settings_by_preset = {name: flatten(resolve(env=env, map=map, algo=algo, preset=name)) for name in presets}
     rows = []
     for info in describe_fields():
         key = info.key
+        if key == "preset":
+            continue
         presets_by_value: dict[str, list[str]] = {}
         for preset, settings in settings_by_preset.items():
-            if settings[key] != paper[key]:
+            if settings[key] != paper_settings[key]:
                 presets_by_value.setdefault(_write_value(settings[key]), []).append(escape_markdown(preset))
-        if presets_by_value and key != "preset":
-            other_values = "; ".join(f"{value} ({', '.join(names)})" for value, names in presets_by_value.items())
-            labels = find_labels(info) or MISSING
-            rows.append((f"`{key}`", _write_value(paper[key]), other_values, labels, escape_markdown(info.description)))
+        if not presets_by_value:
+            continue
+        paper_value = _write_value(paper_settings[key])
+        other_values = "; ".join(f"{value} ({', '.join(names)})" for value, names in presets_by_value.items())
+        labels = find_labels(info) or MISSING
+        rows.append((f"`{key}`", paper_value, other_values, labels, escape_markdown(info.description)))
     return rows
 
 
@@ -152,7 +163,7 @@ def _show_preset_comparison(algo: str, env: str, map: str, presets: Sequence[str
     descriptions = describe_presets()
     differing = [name for name in presets if compare_presets(algo, env, map, [name])]
     rows = compare_presets(algo, env, map, differing)
-    st.markdown(write_table(("Key", _BASE, "Other values (presets)", "Question", "Meaning"), rows))
+    st.markdown(write_table(("Key", _BASE_PRESET, "Other values (presets)", "Question", "Meaning"), rows))
     st.caption(f"{len(rows)} of {len(describe_fields())} settings differ.")
     for name in presets:
         st.markdown(f"##### {name}\n{escape_markdown(descriptions[name])}")
@@ -163,6 +174,7 @@ def _show_preset_comparison(algo: str, env: str, map: str, presets: Sequence[str
 
 
 def _get_section(info: FieldInfo) -> str:
+    """Return the part of the key before the dot; empty for a setting without section."""
     return info.key.partition(".")[0] if "." in info.key else ""
 
 
@@ -184,7 +196,8 @@ def _describe_allowed_values(info: FieldInfo) -> str:
         return "`true`, `false`"
     parts = [info.type]
     if info.minimum is not None:
-        parts.append(f"{'&gt;' if info.minimum_open else '≥'} {_write_bound(info.minimum)}")
+        relation = "&gt;" if info.minimum_open else "≥"
+        parts.append(f"{relation} {_write_bound(info.minimum)}")
     if info.maximum is not None:
         parts.append(f"≤ {_write_bound(info.maximum)}")
     return ", ".join(parts) + (" or unset" if info.optional else "")

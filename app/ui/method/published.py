@@ -15,7 +15,7 @@ from app.analysis.format import escape_markdown
 from app.ui.widgets.result_table import write_table
 
 _SMAC_ENVS: Final = ("skirmish", "smac", "smax")
-"""Environments with the maps of SMAC. Published configurations name the game `smac`."""
+"""Environments with the maps of SMAC (StarCraft). The stored comparisons name the game of all of them `smac`."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class PublishedConfiguration:
     """Comparison of a baseline's preset `paper` with the published configuration for one task."""
 
     summary: str
-    """How many published values are equal here, and the commits from which they were read."""
+    """How many published values are equal to those of `paper`, and the commits from which they were read."""
     differences: tuple[tuple[str, ...], ...]
-    """Rows of Markdown cells: key, our value, published value, source, reason."""
+    """Rows of Markdown cells: key, value in `paper`, published value, source, reason of the difference."""
 
 
 def show(algo: str, env: str, map: str) -> None:
@@ -46,10 +46,10 @@ def find_published_configuration(algo: str, env: str, map: str) -> PublishedConf
     for case in published["cases"]:
         if (case["algo"], case["game"], case["map"]) == (algo, game, map):
             rows = []
-            for index in case["differences"]:
+            for index in case["differences"]:  # several cases have the same differences, which are stored once
                 key, our_value, published_value, source, reason = published["differences"][index]
-                explanation = (escape_markdown(source), escape_markdown(reason))
-                rows.append((f"`{key}`", f"`{our_value}`", f"`{published_value}`", *explanation))
+                values = (f"`{our_value}`", f"`{published_value}`")
+                rows.append((f"`{key}`", *values, escape_markdown(source), escape_markdown(reason)))
             return PublishedConfiguration(case["summary"], tuple(rows))
     return None
 

@@ -21,8 +21,8 @@ from app.ui.widgets.result_table import write_table
 
 TEXTS: Final = guide.FOLDER / "method"
 MEASUREMENTS: Final = guide.FOLDER / "measured"
-_POSITION: Final = re.compile(r"^<!-- ([\w-]+) -->$", re.MULTILINE)
-_INTERVALS: Final = {
+_GENERATED_PART: Final = re.compile(r"^<!-- ([\w-]+) -->$", re.MULTILINE)
+_INTERVAL_LABELS: Final = {
     "mean": "mean",
     "iqm": "interquartile mean",
     "median": "median",
@@ -35,14 +35,16 @@ _INTERVALS: Final = {
     "bootstrap-iqm": "interquartile mean, percentile bootstrap",
     "bootstrap-median": "median, percentile bootstrap",
 }
-_SIMULATED_DATA: Final = {
+_DATA_LABELS: Final = {
     "normal": "normal",
     "piled": "many at 1",
     "half": "half of them at 1",
     "skewed": "Beta(1.8, .2)",
     "stuck": "one seed in five stuck",
 }
+"""Kind of simulated results in `coverage.json` → label."""
 _N_SEEDS: Final = ("3", "5", "10")
+"""Numbers of seeds that have a column."""
 _EMBEDDING_QUANTITIES: Final = {
     "purity": "purity of neighbours [R²]",
     "info_nce": "InfoNCE [nats]",
@@ -61,15 +63,21 @@ def show(name: str) -> None:
         name: Name of the file without its extension.
     """
     text = (TEXTS / f"{name}.md").read_text(encoding="utf-8")
-    first, *parts = _POSITION.split(text)  # text, then name and text for each table or figure
-    guide.show_text(first)
-    for generated, following_text in zip(parts[::2], parts[1::2], strict=True):
-        _GENERATED[generated]()
+    # The parts are: text, name of a table or figure, text, name, text, …
+    first_text, *parts = _GENERATED_PART.split(text)
+    guide.show_text(first_text)
+    names = parts[::2]
+    following_texts = parts[1::2]
+    for generated_name, following_text in zip(names, following_texts, strict=True):
+        _DRAW_BY_NAME[generated_name]()
         guide.show_text(following_text)
 
 
 def read_measurements(file: str) -> dict[tuple[str, str, str], float]:
-    """Read the stored output of a benchmark: the three parts of each name after the first → value."""
+    """Read the stored output of a benchmark: the parts of each name after the first → value.
+
+    The key of "coverage.iqm.normal.5" is ("iqm", "normal", "5").
+    """
     results = json.loads((MEASUREMENTS / file).read_text(encoding="utf-8"))["figures"]
     values = {}
     for result in results:
@@ -82,13 +90,15 @@ def _show_coverage() -> None:
     """Draw how often each interval contains the true value [%], with one row per kind of simulated data."""
     coverage = read_measurements("coverage.json")
     rows = []
-    for interval, interval_name in _INTERVALS.items():
-        for kind, data_name in _SIMULATED_DATA.items():
-            by_number = {key[2]: f"{value:.1f}" for key, value in coverage.items() if key[:2] == (interval, kind)}
-            if by_number:
-                by_seeds = [by_number.get(n, "") for n in _N_SEEDS]
-                by_episodes = ", ".join(f"{text} (n = {n})" for n, text in by_number.items() if n not in _N_SEEDS)
-                rows.append([interval_name, data_name, *by_seeds, by_episodes])
+    for interval, interval_label in _INTERVAL_LABELS.items():
+        for kind, data_label in _DATA_LABELS.items():
+            text_by_n = {key[2]: f"{value:.1f}" for key, value in coverage.items() if key[:2] == (interval, kind)}
+            if not text_by_n:
+                continue
+            seed_cells = [text_by_n.get(n, "") for n in _N_SEEDS]
+            # Any other number is a number of episodes.
+            episode_cell = ", ".join(f"{text} (n = {n})" for n, text in text_by_n.items() if n not in _N_SEEDS)
+            rows.append([interval_label, data_label, *seed_cells, episode_cell])
     header = ("Interval of", "Data", *(f"{n} seeds" for n in _N_SEEDS), "n episodes")
     st.markdown(write_table(header, rows))
 
@@ -130,7 +140,7 @@ def _show_chart(name: str, *, panel_height: int, x_name: str) -> None:
     st.caption(escape_markdown(chart.caption))
 
 
-_GENERATED: Final = {
+_DRAW_BY_NAME: Final = {
     "coverage": _show_coverage,
     "return-scales": _show_return_scales,
     "gate-shapes": partial(_show_csv_table, "gate-shapes.csv"),
@@ -138,4 +148,4 @@ _GENERATED: Final = {
     "proposition-1": partial(_show_chart, "proposition-1", panel_height=320, x_name="Δ_opt"),
     "proposition-2": partial(_show_chart, "proposition-2", panel_height=200, x_name="max |H − V*|"),
 }
-"""Name in a text → function that draws the table or figure."""
+"""Name of a table or figure in a text → function that draws it."""

@@ -18,17 +18,22 @@ from storage.notebook import EntryRow, create_entry, edit_entry
 
 _MAX_TITLE_LENGTH: Final = 200
 _DOUBLE_CLICK_S: Final = 2.0
+"""Time after the creation of an entry in which a click on an empty form is ignored."""
 _PLACEHOLDER: Final = "Markdown; formulas between dollars, such as $\\beta = e^{-\\Delta^2/2\\tau^2}$"
+# Keys of the session state:
 _EDITED_ID: Final = "notebook_editing"
-_BASE_UPDATED_AT: Final = "notebook_known"
-_EDIT_ERROR: Final = "notebook_told"
+_UPDATED_AT_WHEN_OPENED: Final = "notebook_updated_at_when_opened"
+_EDIT_ERROR: Final = "notebook_edit_error"
 _NEW_TOKEN: Final = "notebook_new"
-_NEW_ERROR: Final = "notebook_new_told"
-_CREATED_AT: Final = "notebook_written"
+_NEW_ERROR: Final = "notebook_new_error"
+_CREATED_AT: Final = "notebook_created_at"
 
 
 def show_new() -> None:
-    """Draw the popover with the form for a new entry without a figure."""
+    """Draw the popover with the form for a new entry without a figure.
+
+    The token identifies the new entry. Two saves with one token create one entry, and a new token empties the form.
+    """
     token = str(st.session_state.setdefault(_NEW_TOKEN, uuid4().hex))
     is_disabled = not messages.may_act()
     with st.popover("New entry", icon=":material/add:", key="notebook_new_entry", disabled=is_disabled):
@@ -46,7 +51,7 @@ def is_editing(entry_id: int) -> bool:
 def begin(row: EntryRow) -> None:
     """Open the editor with the current text of the entry."""
     st.session_state[_EDITED_ID] = row.id
-    st.session_state[_BASE_UPDATED_AT] = row.updated_at
+    st.session_state[_UPDATED_AT_WHEN_OPENED] = row.updated_at
     st.session_state[f"edit-title-{row.id}"] = row.title
     st.session_state[f"edit-body-{row.id}"] = row.body
     st.session_state.pop(_EDIT_ERROR, None)
@@ -78,9 +83,9 @@ def show(row: EntryRow) -> None:
 def _save(entry_id: int, overwrite: bool) -> None:
     title = str(st.session_state[f"edit-title-{entry_id}"] or "").strip() or "Untitled"
     body = str(st.session_state[f"edit-body-{entry_id}"] or "")
-    base_updated_at = None if overwrite else st.session_state[_BASE_UPDATED_AT]
+    updated_at_when_opened = None if overwrite else st.session_state[_UPDATED_AT_WHEN_OPENED]
     try:
-        edit_entry(data.database(), entry_id, title=title, body=body, base_updated_at=base_updated_at)
+        edit_entry(data.database(), entry_id, title=title, body=body, base_updated_at=updated_at_when_opened)
     except EmtcError as exc:
         st.session_state[_EDIT_ERROR] = exc
         return
@@ -88,7 +93,7 @@ def _save(entry_id: int, overwrite: bool) -> None:
 
 
 def _close() -> None:
-    for key in (_EDITED_ID, _BASE_UPDATED_AT, _EDIT_ERROR):
+    for key in (_EDITED_ID, _UPDATED_AT_WHEN_OPENED, _EDIT_ERROR):
         st.session_state.pop(key, None)
 
 

@@ -1,12 +1,13 @@
 """The Notebook page: search and filter, the list of entries, one entry by its URL, and exports.
 
-An entry has a text, a stored figure (a chart on the canvas of the pages, any other figure as an image), the runs and
-the view of the figure, and buttons. Exports are Markdown with images, one HTML page, or a Jupyter notebook that makes
-the figures again.
+An entry has a text, a stored figure, the runs of the figure, and the view (page and URL parameters) in which it was
+pinned. A stored line chart is drawn with the same canvas as on the other pages; any other figure is drawn as an image.
+Exports are Markdown with images, one HTML page, or a Jupyter notebook that makes the figures again.
 """
 
 from collections.abc import Sequence
 from functools import partial
+from math import ceil
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -34,11 +35,14 @@ ENTRY: Final = Integer("entry", "notebook", low=1)
 """Number of the entry that is shown alone."""
 _SEARCH: Final = Text("q", "notebook")
 _RUN: Final = Choice("about", "notebook")
-_PAGE_NUMBER: Final = Integer("sheet", "notebook", default=1, low=1)
-PER_PAGE: Final = 8
+"""Id of a run: only entries that cite this run are listed. `_ALL_RUNS`: no filter."""
 _ALL_RUNS: Final = "every"
-_DELETED: Final = "notebook_deleted"
-_MAX_CITED: Final = 6
+_PAGE_NUMBER: Final = Integer("sheet", "notebook", default=1, low=1)
+ENTRIES_PER_PAGE: Final = 8
+_MAX_CITED_RUNS: Final = 6
+"""Maximum number of cited runs that are listed below an entry."""
+_DELETED_ENTRY: Final = "notebook_deleted"
+"""Key of the session state: the entry that was just deleted, for the button *Undo*."""
 _FORMAT_LABELS: Final[dict[NotebookFormat, str]] = {
     "md": "Markdown, zip with images and data",
     "html": "HTML, one page, works offline",
@@ -54,9 +58,8 @@ def show() -> None:
         return
     entries = list_entries(data.database())
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        text, run_id = _select_filter(entries) if entries else ("", None)
+        matching = _select_matching_entries(entries) if entries else []
         edit.show_new()
-        matching = list_entries(data.database(), text=text, run_id=run_id) if text or run_id else entries
         if entries:
             show_download([row.id for row in matching], all_ids=[row.id for row in entries], key="notebook")
     show_undo()
@@ -113,7 +116,7 @@ def show_figure(entry_id: int) -> None:
 
 def show_undo() -> None:
     """Draw the button that restores the entry that was just deleted."""
-    deleted: DeletedEntry | None = st.session_state.get(_DELETED)
+    deleted: DeletedEntry | None = st.session_state.get(_DELETED_ENTRY)
     if deleted is None:
         return
     with st.container(horizontal=True, vertical_alignment="center", border=True):
@@ -136,7 +139,8 @@ def show_download(ids: Sequence[int], *, key: str, all_ids: Sequence[int] = ()) 
             scope = st.radio("Entries", options, key=f"{key}-export-scope")
             selected = all_ids if scope == options[1] else ids
         stem = f"notebook-entry-{selected[0]}" if len(selected) == 1 else "notebook"
-        address = app_address(st.context.url)
+        app_url = find_app_url(st.context.url)
+        bundle_parameters = add_bundle({})
         for format in NOTEBOOK_FORMATS:
             files.button(
                 _FORMAT_LABELS[format],
@@ -145,8 +149,8 @@ def show_download(ids: Sequence[int], *, key: str, all_ids: Sequence[int] = ()) 
                     data.database(),
                     tuple(selected),
                     format,
-                    address=address,
-                    link_parameters=add_bundle({}),
+                    address=app_url,
+                    link_parameters=bundle_parameters,
                 ),
                 file_name=f"{stem}.{SUFFIX[format]}",
                 mime=MIME[format],
@@ -156,9 +160,9 @@ def show_download(ids: Sequence[int], *, key: str, all_ids: Sequence[int] = ()) 
             )
 
 
-def app_address(url: str | None) -> str | None:
-    """Return the address of the app, given the address of this page."""
-    parts = urlsplit(url or "")
+def find_app_url(page_url: str | None) -> str | None:
+    """Return the URL of the app, given the URL of the Notebook page; None if this is not a web address."""
+    parts = urlsplit(page_url or "")
     if parts.scheme not in ("http", "https"):
         return None
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/notebook')}"
@@ -176,32 +180,45 @@ def _show_single_entry(entry_id: int) -> None:
         show_entry(row)
 
 
-def _select_filter(entries: list[EntryRow]) -> tuple[str, str | None]:
-    """Draw the search and the filter by run; return the text and the run id."""
+def _select_matching_entries(entries: list[EntryRow]) -> list[EntryRow]:
+    """Draw the search and the filter by run; return the matching entries."""
     text = st.text_input("Search", **_SEARCH.bind(), type="search", placeholder="Words in title or text", width=320)
-    names: dict[str, str] = {}
-    for row in reversed(entries):
+    label_by_run: dict[str, str] = {}
+    for row in reversed(entries):  # oldest first, so that the newest name of a run is used
         for run in row.cited_runs:
-            names[str(run.get("id"))] = f"{run.get('name', '')} · {run.get('id')}"
-    options = _RUN.bind([_ALL_RUNS, *names], lambda run_id: names.get(run_id, "All runs"))
+            label_by_run[str(run.get("id"))] = f"{run.get('name', '')} · {run.get('id')}"
+    options = _RUN.bind([_ALL_RUNS, *label_by_run], lambda run_id: label_by_run.get(run_id, "All runs"))
     run_id = st.selectbox("Run", **options, width=320)
-    return text or "", None if run_id in (None, _ALL_RUNS) else str(run_id)
+    if run_id in (None, _ALL_RUNS):
+        run_id = None
+    if not text and run_id is None:
+        return entries
+    return list_entries(data.database(), text=text or "", run_id=run_id)
 
 
-def _show_entries(entries: list[EntryRow], total: int) -> None:
-    count = f"{len(entries)} of {total} entries" if len(entries) < total else f"{total} entries"
-    n_pages = -(-len(entries) // PER_PAGE)
-    st.caption(f"{count if total > 1 else '1 entry'}, newest first")
+def _show_entries(entries: list[EntryRow], n_all: int) -> None:
+    """Draw one page of the matching entries. `n_all` is the number of all entries."""
+    if n_all == 1:
+        count = "1 entry"
+    elif len(entries) < n_all:
+        count = f"{len(entries)} of {n_all} entries"
+    else:
+        count = f"{n_all} entries"
+    st.caption(f"{count}, newest first")
+    n_pages = ceil(len(entries) / ENTRIES_PER_PAGE)
     list_container = st.container()  # above the page numbers
     page = st.pagination(**_PAGE_NUMBER.bind_page_number(n_pages)) if n_pages > 1 else 1
     with list_container:
-        for row in entries[(page - 1) * PER_PAGE : page * PER_PAGE]:
+        for row in entries[(page - 1) * ENTRIES_PER_PAGE : page * ENTRIES_PER_PAGE]:
             show_entry(row)
 
 
 @st.cache_data(max_entries=32, show_spinner=False)
 def _read_figure(url: str, entry_id: int) -> tuple[Figure, str]:
-    """Read a figure and its note. The cache never expires: a figure does not change, and ids are not reused."""
+    """Read a figure and its note about omitted points. `url`, the URL of the database, is part of the cache key.
+
+    The cache never expires, because a stored figure does not change and ids of entries are not used again.
+    """
     frozen = get_figure(data.database(), entry_id) or {}
     return thaw(frozen), get_note(frozen)
 
@@ -212,19 +229,19 @@ def _render_image(url: str, entry_id: int, mode: Mode) -> bytes:
 
 
 def _find_missing_runs(row: EntryRow) -> list[str]:
-    """List the cited runs that are neither in this database nor in an open bundle."""
+    """List the cited runs that are neither in this database nor in an open bundle (a file with exported runs)."""
     cited = [str(run.get("id", "")) for run in row.cited_runs]
     existing = data.cached(run_configs, ttl=2)(cited).keys() | get_bundle_run_names(cited).keys()
     return [run_id for run_id in cited if run_id not in existing]
 
 
 def _show_cited_runs(row: EntryRow, missing: list[str]) -> None:
-    for run in row.cited_runs[:_MAX_CITED]:
+    for run in row.cited_runs[:_MAX_CITED_RUNS]:
         st.caption(f":material/science: {escape_markdown(describe_cited_run(run))}")
-    if len(row.cited_runs) > _MAX_CITED:
-        st.caption(f"… and {len(row.cited_runs) - _MAX_CITED} more runs")
+    if len(row.cited_runs) > _MAX_CITED_RUNS:
+        st.caption(f"… and {len(row.cited_runs) - _MAX_CITED_RUNS} more runs")
     if missing:
-        names = " and ".join(f"Run {escape_markdown(run_id)}" for run_id in missing[:_MAX_CITED])
+        names = " and ".join(f"Run {escape_markdown(run_id)}" for run_id in missing[:_MAX_CITED_RUNS])
         verb = "is" if len(missing) == 1 else "are"
         st.caption(f":material/link_off: {names} {verb} no longer in this database. Figure and note are unchanged.")
 
@@ -243,7 +260,8 @@ def _show_buttons(row: EntryRow, *, has_all_runs: bool) -> None:
             st.button(
                 "Delete entry", type="primary", key=f"entry-{row.id}-delete-now", on_click=_delete, args=(row.id,)
             )
-        if ENTRY.read() != row.id:
+        is_shown_alone = ENTRY.read() == row.id
+        if not is_shown_alone:
             st.button(
                 "Link",
                 icon=":material/link:",
@@ -261,15 +279,15 @@ def _show_view_link(view: PinnedView) -> None:
             label="Open this view",
             icon=":material/open_in_new:",
             query_params={**view.query, **add_bundle({})},
-            help=escape_markdown(view.address),
+            help=escape_markdown(view.relative_url),
         )
     except StreamlitAPIException:  # this version has no such page
-        st.caption(escape_markdown(view.address))
+        st.caption(escape_markdown(view.relative_url))
 
 
 def _delete(entry_id: int) -> None:
     try:
-        st.session_state[_DELETED] = delete_entry(data.database(), entry_id)
+        st.session_state[_DELETED_ENTRY] = delete_entry(data.database(), entry_id)
     except EmtcError as exc:
         messages.error(exc)
     if ENTRY.read() == entry_id:
@@ -282,4 +300,4 @@ def _restore(deleted: DeletedEntry) -> None:
     except EmtcError as exc:
         messages.error(exc)
         return
-    st.session_state.pop(_DELETED, None)
+    st.session_state.pop(_DELETED_ENTRY, None)

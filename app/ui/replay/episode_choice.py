@@ -1,4 +1,8 @@
-"""The choice of a replayed episode: a search over all episodes, one page of the matching ones, and a selection."""
+"""The choice of a replayed episode: a search over all episodes, one page of the matching ones, and a selection.
+
+An episode is a training episode, selected by its number, or an evaluation episode, selected by "<env step>-<number>".
+Only episodes with stored states can be replayed. Of other training episodes, the database has only the outcomes.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,8 +32,11 @@ from storage.runs.rows import RunRow
 EPISODES_PER_PAGE = 200
 """Episodes per page of the list."""
 _MAX_DIGITS = 18
+"""Maximum length of a number in the URL. A number of this length is less than 2^63, the limit of the database."""
 _WAS_LIST = "replay_was_list"
-TRAINING, EVALUATION = "training", "evaluation"
+"""Key of the session state: whether the first episode was chosen in a list in the previous rerun of the page."""
+TRAINING = "training"
+EVALUATION = "evaluation"
 SOURCES = {TRAINING: "Training", EVALUATION: "Evaluation"}
 
 
@@ -51,7 +58,7 @@ class ChoiceKeys:
         return self.episode.is_in_url or self.play.is_in_url
 
 
-FIRST = ChoiceKeys(
+FIRST_EPISODE = ChoiceKeys(
     EPISODE,
     PLAY,
     search=Text("find", "replay"),
@@ -60,7 +67,7 @@ FIRST = ChoiceKeys(
     order=Choice("episode_order", "replay"),
 )
 # In the URL, the parameters of the second episode start with "beside".
-SECOND = ChoiceKeys(
+SECOND_EPISODE = ChoiceKeys(
     Choice("beside", "replay", in_url_as_default=True),
     Choice("beside_play", "replay", in_url_as_default=True),
     search=Text("beside_find", "replay"),
@@ -99,14 +106,17 @@ def choose_episode(run: RunRow, bar: DeltaGenerator, keys: ChoiceKeys, *, is_lis
         for parameter in (keys.episode, keys.play):
             parameter.write(None)
         START.write(None)
-        # The default depends on `play`, which was just removed. So write the source even if it was the default.
+        # The default source depends on `keys.play`, which was just removed from the URL. So write the source into the
+        # URL even if it was the default.
         keys.source.write(selected)
 
-    if st.session_state.get(_WAS_LIST, is_list) != is_list and not keys.is_second:
-        # Widgets of another kind do not keep the values of the former ones, so the values of the URL are set again.
-        for parameter in (keys.source, keys.search, keys.order, keys.episode, keys.play, keys.page):
-            st.session_state.pop(parameter.key, None)
     if not keys.is_second:
+        was_list = st.session_state.get(_WAS_LIST, is_list)
+        if was_list != is_list:
+            # The list and the select boxes are different widgets. Without values in the session state, the new widgets
+            # get the values of the URL.
+            for parameter in (keys.source, keys.search, keys.order, keys.episode, keys.play, keys.page):
+                st.session_state.pop(parameter.key, None)
         st.session_state[_WAS_LIST] = is_list
     is_evaluation = keys.play.is_in_url or (not keys.episode.is_in_url and _has_only_evaluations(run))
     default = EVALUATION if is_evaluation else TRAINING
@@ -118,20 +128,21 @@ def choose_episode(run: RunRow, bar: DeltaGenerator, keys: ChoiceKeys, *, is_lis
         label_visibility="collapsed",
         width="stretch" if is_list else "content",
     )
-    choose_in_source = _choose_training if source == TRAINING else _choose_evaluation
-    message = st.container()  # outside the list, which is narrow
+    choose = _choose_training if source == TRAINING else _choose_evaluation
+    message = st.container()  # outside `bar`, because the list is narrow
     with bar:
-        return choose_in_source(run, keys, message, is_list)
+        return choose(run, keys, message, is_list)
 
 
 def _has_only_evaluations(run: RunRow) -> bool:
-    """Return whether an ended run can be replayed by its evaluation episodes only, e.g. after thinning."""
+    """Return whether an ended run has only evaluation episodes to replay, for example after its data were thinned."""
     if run.live_status not in ENDED_STATUSES or data.cached(find_replayable_episodes, ttl=10)(run.id):
         return False
     return data.cached(find_playbacks, ttl=2)(run.id, limit=1).recorded > 0
 
 
 def _choose_training(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_list: bool) -> Replay | None:
+    """Draw the choice of a training episode and read it. `message` is the container for an empty state."""
     text = _draw_search_field(keys, keys.episode, is_list)
     order: Order = "-episode"
     if not keys.is_second:
@@ -139,8 +150,10 @@ def _choose_training(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_
             "Order", width="stretch" if is_list else 200, label_visibility="collapsed",
             **keys.order.bind(list(_ORDERS), _ORDERS.__getitem__, on_change=partial(_reset, keys, keys.episode)),
         )  # fmt: skip
-        order = next(name for name in _ORDERS if name == str(selected))
-    n_replayable = data.cached(count_replayable_episodes, ttl=60)(run.id) if run.live_status in ENDED_STATUSES else None
+        order = next(name for name in _ORDERS if name == str(selected))  # gives `selected` the type `Order`
+    n_replayable = None
+    if run.live_status in ENDED_STATUSES:
+        n_replayable = data.cached(count_replayable_episodes, ttl=60)(run.id)
     page = _read_list_page(keys, lambda offset: _read_training_page(run, text, order, offset, n_replayable))
     rows = data.rows_of(page.frame)
     replayable = data.cached(find_replayable_episodes, ttl=10)(run.id, [int(row["episode"]) for row in rows])
@@ -150,25 +163,35 @@ def _choose_training(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_
         if int(row["episode"]) not in replayable:
             label += " · states not stored"
         labels[str(row["episode"])] = label
-    default = next((key for key in labels if int(key) in replayable), None)
+    first_replayable = next((number for number in labels if int(number) in replayable), None)
     url_episode = keys.episode.read() or ""
-    if url_episode not in labels and _is_number(url_episode):
+    if url_episode not in labels and _is_number(url_episode):  # an episode that is not on this page of the list
         labels = {url_episode: format_count(int(url_episode))} | labels
     if is_list and n_replayable is not None and n_replayable < page.recorded:
         st.caption(
             f"{format_count(n_replayable)} of the run's {format_count(page.recorded)} episodes can be played and are "
             "listed first. Only the outcomes of the others are stored."
         )
-    episode = _select(labels, keys, is_list, parameter=keys.episode, default=default)
+    episode = _select(labels, keys, is_list, parameter=keys.episode, default=first_replayable)
     if not page.recorded:
         _show_empty(message, "No training episode has been recorded yet.", "The first ones follow within seconds.")
     elif is_list:
         _show_count(keys, page)
-    return make_replay(run, get_trajectory(data.database(), run.id, int(episode)), training=True) if episode else None
+    if not episode:
+        return None
+    return make_replay(run, get_trajectory(data.database(), run.id, int(episode)), training=True)
 
 
 def _read_training_page(run: RunRow, text: str, order: Order, offset: int, n_replayable: int | None) -> EpisodePage:
-    """Read one page of the list. If only some episodes can be replayed, they are first."""
+    """Read one page of the list. If only some episodes can be replayed, they are first.
+
+    Args:
+        run: The run.
+        text: The search.
+        order: Order of the episodes.
+        offset: Number of episodes before this page.
+        n_replayable: Number of episodes that can be replayed; None: the run is being trained, and all can be replayed.
+    """
     read_page = data.cached(find_episodes, ttl=2)
     page = read_page(run.id, text, order_by=order, limit=EPISODES_PER_PAGE, offset=offset)
     if n_replayable is None or n_replayable >= page.recorded:
@@ -177,6 +200,7 @@ def _read_training_page(run: RunRow, text: str, order: Order, offset: int, n_rep
 
 
 def _choose_evaluation(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_list: bool) -> Replay | None:
+    """Draw the choice of an evaluation episode and read it. `message` is the container for an empty state."""
     text = _draw_search_field(keys, keys.play, is_list)
     read_page = data.cached(find_playbacks, ttl=2)
     page = _read_list_page(keys, lambda offset: read_page(run.id, text, limit=EPISODES_PER_PAGE, offset=offset))
@@ -188,7 +212,7 @@ def _choose_evaluation(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, i
     }
     url_play = keys.play.read() or ""
     step, _, episode = url_play.partition("-")
-    if url_play not in labels and _is_number(step) and _is_number(episode):
+    if url_play not in labels and _is_number(step) and _is_number(episode):  # not on this page of the list
         labels = {url_play: f"step {format_count(int(step))}, {episode}"} | labels
     play = _select(labels, keys, is_list, parameter=keys.play)
     if not page.recorded and run.live_status in ENDED_STATUSES:
@@ -208,28 +232,33 @@ def _choose_evaluation(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, i
 
 
 def _draw_search_field(keys: ChoiceKeys, parameter: Choice, is_list: bool) -> str:
-    width = 170 if keys.is_second else 220
+    width_px = 170 if keys.is_second else 220
     text = st.text_input(
         "Find",
         **keys.search.bind(partial(_reset, keys, parameter)),
         type="search",
         placeholder="won return>5",
         help=_FIND_HELP,
-        width="stretch" if is_list else width,
+        width="stretch" if is_list else width_px,
         label_visibility="visible" if is_list else "collapsed",
     )
     return text or ""
 
 
 def _reset(keys: ChoiceKeys, parameter: Choice) -> None:
-    """Select the first episode of the first page."""
+    """Remove page, episode and start step from the URL. The first episode of the first page is then selected."""
     keys.page.write(None)
     parameter.write(None)
     START.write(None)
 
 
 def _read_list_page(keys: ChoiceKeys, read: Callable[[int], EpisodePage]) -> EpisodePage:
-    """Read the selected page, or the last one if there are fewer pages. `read` takes the offset."""
+    """Read the selected page, or the last one if there are fewer pages.
+
+    Args:
+        keys: First or second episode.
+        read: Function that reads a page, given the number of episodes before it.
+    """
     number = keys.page.read() or 1
     page = read((number - 1) * EPISODES_PER_PAGE)
     n_pages = _count_pages(page)

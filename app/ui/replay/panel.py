@@ -3,6 +3,9 @@
 The second episode may be of another run; the URL names both. The map of the memory can be shown next to the replay,
 with the paths of its episodes. Scene, values and map have one time cursor. The replay can be saved as a page that
 works offline, as an animation, or as one frame in vector format.
+
+Training episodes have values of the gate: β, the weight of the episodic incentive, and Δ_mem, the consistency error on
+which β depends.
 """
 
 from collections.abc import Sequence
@@ -20,9 +23,9 @@ from app.replay.files import MAX_FRAMES, MIME, Format, make_file
 from app.replay.replay import Replay, add_run_names, join_values
 from app.ui import data, messages, view
 from app.ui.live import controls
-from app.ui.memory import atlas, snapshot_map, traces
+from app.ui.memory import atlas, episode_paths, snapshot_map
 from app.ui.page_state import START, Choice, Flag
-from app.ui.replay.episode_choice import FIRST, SECOND, TRAINING, choose_episode
+from app.ui.replay.episode_choice import FIRST_EPISODE, SECOND_EPISODE, TRAINING, choose_episode
 from app.ui.widgets import canvas, config_form, files, pin, run_picker
 from emtc_core.errors import EmtcError
 from emtc_core.install import get_install_command
@@ -41,9 +44,11 @@ from storage.runs.rows import RunRow, find_run
 MAX_LISTED_RUNS = 100
 """Maximum number of runs in the choice of the second episode's run."""
 _HAS_MAP = Flag("atlas", "replay")
+"""Whether the map of the memory is shown."""
 _SECOND_RUN = Choice("beside_run", "replay")
 """Run of the second episode."""
-_frame = component("emtc_lab_frame", js=read_asset("frame.js"))
+_report_frame = component("emtc_lab_frame", js=read_asset("frame.js"))
+"""Reports the step that the player shows."""
 # Keys of the session state:
 _IS_PAIR = "beside_on"
 _EXTREMES_NOTE = "extremes_note"
@@ -64,24 +69,26 @@ def show(run: RunRow) -> None:
     A single episode is chosen in a list at the left. Two episodes, or one with the map, are chosen in rows above, so
     that they have the whole width of the page.
     """
-    is_default = run.live_status in ENDED_STATUSES and not FIRST.is_in_url()
-    if (is_default or view.get_bundle() is not None) and _show_if_none_stored(run):
+    # A run that is being trained stores episodes soon. A bundle (a file with exported runs) may contain none.
+    is_ended_without_selection = run.live_status in ENDED_STATUSES and not FIRST_EPISODE.is_in_url()
+    may_have_none = is_ended_without_selection or view.get_bundle() is not None
+    if may_have_none and _show_if_none_stored(run):
         return
-    if SECOND.is_in_url():
+    if SECOND_EPISODE.is_in_url():
         st.session_state[_IS_PAIR] = True
     tools = st.container(key="replay_tools", horizontal=True, vertical_alignment="center", gap="small")
     if st.session_state.get(_IS_PAIR) or _HAS_MAP.read():
         bar = st.container(horizontal=True, vertical_alignment="center")
-        stage = st.container(gap="xsmall")
+        player_container = st.container(gap="xsmall")
         is_list = False
     else:
         with st.container(key="replay_columns", horizontal=True, gap="medium"):
             bar = st.container(key="replay_list", gap="small")
-            stage = st.container(gap="xsmall")
+            player_container = st.container(gap="xsmall")
         is_list = True
-    with stage:
+    with player_container:
         try:
-            first = choose_episode(run, bar, FIRST, is_list=is_list)
+            first = choose_episode(run, bar, FIRST_EPISODE, is_list=is_list)
             if first is None:
                 return
             second = _choose_second(run) if _show_pair_controls(run, tools) else None
@@ -104,16 +111,16 @@ def _show_if_none_stored(run: RunRow) -> bool:
         return False
     if data.cached(find_playbacks, ttl=2)(run.id, limit=1).recorded:
         return False
-    run_ids = data.cached(list_replayable_runs, ttl=60)()
+    replayable_runs = data.cached(list_replayable_runs, ttl=60)()
     source = "bundle" if view.get_bundle() is not None else "database"
     has_outcomes = data.cached(find_episodes, ttl=2)(run.id, limit=1).recorded
     messages.empty(
         f"This {source} contains only the outcomes of this run's episodes, not their states."
         if has_outcomes
         else f"This {source} contains no episodes of this run.",
-        f"Runs of the {source} with episodes to replay:" if run_ids else "The same is true of its other runs.",
+        f"Runs of the {source} with episodes to replay:" if replayable_runs else "The same is true of its other runs.",
     )
-    run_picker.show_run_links("replay", run_ids)
+    run_picker.show_run_links("replay", replayable_runs)
     return True
 
 
@@ -136,23 +143,23 @@ def _show_pair_controls(run: RunRow, tools: DeltaGenerator) -> bool:
 def _choose_second(run: RunRow) -> Replay | None:
     """Draw the choice of the second episode and read it."""
     bar = st.container(horizontal=True, vertical_alignment="center")
-    return choose_episode(_choose_second_run(run, bar), bar, SECOND)
+    return choose_episode(_choose_second_run(run, bar), bar, SECOND_EPISODE)
 
 
 def _choose_second_run(run: RunRow, bar: DeltaGenerator) -> RunRow:
     """Draw the choice of the second episode's run. The URL names it if it is not the page's run."""
     names, _ = data.cached(run_names, ttl=2)(RunFilter(), limit=MAX_LISTED_RUNS)
     replayable_runs = data.cached(list_replayable_runs, ttl=60)()
-    names = dict(sorted(names.items(), key=lambda item: item[0] not in replayable_runs))  # those with episodes first
-    prefix = _SECOND_RUN.read()
+    names = dict(sorted(names.items(), key=lambda item: item[0] not in replayable_runs))  # runs with episodes first
+    id_in_url = _SECOND_RUN.read()  # the beginning of an id is enough
     try:
-        second = find_run(data.database(), prefix or run.id)
+        second_run = find_run(data.database(), id_in_url or run.id)
     except EmtcError as exc:
         messages.error(exc)
-        second = run
-    names = names | {row.id: row.name for row in (run, second) if row.id not in names}
-    if prefix and prefix != second.id:
-        _SECOND_RUN.write(second.id)
+        second_run = run
+    names = names | {row.id: row.name for row in (run, second_run) if row.id not in names}
+    if id_in_url and id_in_url != second_run.id:
+        _SECOND_RUN.write(second_run.id)
     bar.selectbox(
         "Run of the second episode",
         **_SECOND_RUN.bind(
@@ -161,13 +168,13 @@ def _choose_second_run(run: RunRow, bar: DeltaGenerator) -> RunRow:
         width=240,
         label_visibility="collapsed",
     )
-    return second
+    return second_run
 
 
 def _clear_episode() -> None:
-    """Remove the number of the second episode from the URL. The next one is the default of the list."""
-    SECOND.episode.write(None)
-    SECOND.play.write(None)
+    """Remove the second episode from the URL. The default of the list is then selected."""
+    SECOND_EPISODE.episode.write(None)
+    SECOND_EPISODE.play.write(None)
 
 
 def _clear_second() -> None:
@@ -177,7 +184,7 @@ def _clear_second() -> None:
 
 
 def _find_extremes(run: RunRow) -> Extremes | None:
-    """Find the best and the worst episode. If there are none, write a note."""
+    """Find the best and the worst episode. If there are none, store a note for the next rerun of the page."""
     try:
         extremes = data.cached(find_extremes, ttl=10)(run.id)
     except EmtcError as exc:
@@ -189,25 +196,29 @@ def _find_extremes(run: RunRow) -> Extremes | None:
 
 
 def _compare_with_best(run: RunRow) -> None:
-    if (extremes := _find_extremes(run)) is None:
+    """Select the training episode with the highest return as the second episode."""
+    extremes = _find_extremes(run)
+    if extremes is None:
         return
     _clear_second()
-    SECOND.source.write(TRAINING)
-    SECOND.search.write(None)
-    SECOND.episode.write(extremes.highest)
+    SECOND_EPISODE.source.write(TRAINING)
+    SECOND_EPISODE.search.write(None)
+    SECOND_EPISODE.episode.write(extremes.highest)
 
 
 def _compare_extremes(run: RunRow) -> None:
-    if (extremes := _find_extremes(run)) is None:
+    """Select the best and the worst episode as first and second."""
+    extremes = _find_extremes(run)
+    if extremes is None:
         return
     _clear_second()
-    FIRST.play.write(None)
+    FIRST_EPISODE.play.write(None)
     START.write(None)
-    for keys in (FIRST, SECOND):
+    for keys in (FIRST_EPISODE, SECOND_EPISODE):
         keys.source.write(TRAINING)
         keys.search.write(None)
-    FIRST.episode.write(extremes.best)
-    SECOND.episode.write(extremes.worst)
+    FIRST_EPISODE.episode.write(extremes.best)
+    SECOND_EPISODE.episode.write(extremes.worst)
     st.session_state[_EXTREMES_NOTE] = _describe_extremes(extremes)
 
 
@@ -229,7 +240,7 @@ def _show_single(run: RunRow, replay: Replay, tools: DeltaGenerator, *, has_map:
     with tools:
         _show_save([replay], start=start)
         pin.show_with_export(
-            replay.side.chart, key="replay", stem=replay.file_stem, page="replay", run=run, facts=replay.facts
+            replay.side.chart, key="replay", stem=replay.file_stem, page="replay", run=run, facts=replay.pinned_values
         )
     st.markdown(f"**{escape_markdown(replay.title)}**, {replay.trajectory.length} steps")
     with st.container(key="replay_grid", horizontal=True, gap="medium"):
@@ -268,26 +279,32 @@ def _show_pair(run: RunRow, first: Replay, second: Replay, tools: DeltaGenerator
     with tools:
         _show_save(replays, start=start)
         runs = list({replay.run.id: replay.run for replay in replays}.values())
-        facts = {"pair": [{"run": replay.run.id, **replay.facts} for replay in (first, second)]}
+        pinned_values = {"pair": [{"run": replay.run.id, **replay.pinned_values} for replay in (first, second)]}
         stem = f"{first.file_stem}-{second.file_stem}"
-        pin.show_with_export(chart, key="replay-both", stem=stem, page="replay", run=runs, facts=facts)
+        pin.show_with_export(chart, key="replay-both", stem=stem, page="replay", run=runs, facts=pinned_values)
 
 
 def _show_map(run: RunRow, replay: Replay, second: Replay | None = None) -> None:
     """Draw the map with the path of the episode, and of the second one if it is a training episode of the same run."""
     with messages.guarded():
         with st.container(horizontal=True, vertical_alignment="top", gap="small"):
-            choice = snapshot_map.choose_map(run, snapshot_map.FIRST)
+            choice = snapshot_map.choose_map(run, snapshot_map.FIRST_MAP)
         if choice is None:
             return
         memory_map = snapshot_map.draw_map(choice)
-        has_second_path = second is not None and second.is_training and second.run.id == run.id
-        paths = traces.make_paths(
-            memory_map, replay.trajectory, second.trajectory if second is not None and has_second_path else None
+        second_trajectory = None
+        if second is not None and second.is_training and second.run.id == run.id:
+            second_trajectory = second.trajectory
+        paths = episode_paths.make_paths(memory_map, replay.trajectory, second_trajectory)
+        atlas.show_marks(
+            channel=snapshot_map.FIRST_MAP.channel,
+            selected_slot=None,
+            paths=paths,
+            steps_per_mark=episode_paths.STEPS_PER_MARK,
+            path_moves_player=True,
         )
-        atlas.show_marks(channel=snapshot_map.FIRST.channel, selected=None, paths=paths, every=traces.EVERY, seek=True)
-        has_positions = any(position for path in paths for position in path["places"])
-        if not has_positions:
+        has_points = any(point for path in paths for point in path["places"])
+        if not has_points:
             source = "this snapshot" if memory_map.snapshot.whole is None else "this sample of the memory"
             st.caption(f"No state of this episode is in {source}. Choose another snapshot.")
 
@@ -298,13 +315,13 @@ def _show_save(replays: Sequence[Replay], *, start: int) -> None:
 
     The browser reports the step that the player shows when the menu opens. The frame of this step is saved.
     """
-    last = max(0, max(replay.side.frames for replay in replays) - 1)
+    last_frame = max(0, max(replay.side.frames for replay in replays) - 1)
     stem = "-".join(replay.file_stem for replay in replays)
     with st.popover("Save replay", icon=":material/movie:", key="save-replay"):
         key = f"save-replay-frame-{stem}"
-        reported = getattr(st.session_state.get(key), "t", None)
-        frame = start if reported is None else int(reported)
-        _frame(key=key, data={"t": frame}, on_t_change=lambda: None)
+        reported_frame = getattr(st.session_state.get(key), "t", None)
+        frame = start if reported_frame is None else int(reported_frame)
+        _report_frame(key=key, data={"t": frame}, on_t_change=lambda: None)
         _show_download(
             replays, "Replay as HTML", "html", stem, help="One file that plays in any browser without a network."
         )
@@ -314,9 +331,9 @@ def _show_save(replays: Sequence[Replay], *, start: int) -> None:
         has_video = find_spec("imageio_ffmpeg") is not None
         video_help = "H.264, the same frames" if has_video else f"Install it with: {get_install_command('video')}"
         _show_download(replays, "MP4", "mp4", stem, mode=mode, help=video_help, disabled=not has_video)
-        default = min(max(0, frame), last)
+        default = min(max(0, frame), last_frame)
         t = config_form.integer_field(
-            "Step of the frame", key=f"save-replay-t-{stem}-{default}", default=default, low=0, high=last
+            "Step of the frame", key=f"save-replay-t-{stem}-{default}", default=default, low=0, high=last_frame
         )
         if t is not None:
             _show_download(replays, "SVG of this frame", "svg", stem, t=t, mode=mode)

@@ -1,4 +1,8 @@
-"""Numbers under a map: has the embedding collapsed, and how well does the map preserve it?"""
+"""Numbers under a map of the memory: has the embedding collapsed, and how well does the map preserve it?
+
+An embedding has collapsed if near states do not have similar returns, so that recalled returns are not useful. The
+test is in `app.analysis.collapse`.
+"""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -9,21 +13,21 @@ import streamlit as st
 from app.analysis.collapse import COLLAPSED_BELOW, USEFUL_ABOVE, EmbeddingNumber
 from app.analysis.format import escape_markdown, format_count, format_number
 from app.ui import memory_data, messages
-from app.ui.memory.snapshot_map import FIRST, SECOND, MemoryMap
+from app.ui.memory.snapshot_map import FIRST_MAP, SECOND_MAP, MemoryMap
 from app.ui.page_state import Flag
 
-_IS_OPEN = {side: Flag(f"{side.prefix}collapse", "memory") for side in (FIRST, SECOND)}
+_IS_BOX_OPEN = {side: Flag(f"{side.prefix}collapse", "memory") for side in (FIRST_MAP, SECOND_MAP)}
 
 
 @st.fragment
 def show(memory_map: MemoryMap) -> None:
     """Draw the numbers. They are computed only while the box is open."""
-    bound = _IS_OPEN[memory_map.choice.side].bind()
-    box = st.expander("Has this embedding collapsed?", icon=":material/compress:", **bound)
+    is_box_open = _IS_BOX_OPEN[memory_map.choice.side]
+    box = st.expander("Has this embedding collapsed?", icon=":material/compress:", **is_box_open.bind())
     if not box.open:
         return
     with box, messages.guarded():
-        url = memory_map.choice.key.url
+        url = memory_map.choice.snapshot_key.url
         result = memory_data.get_collapse(
             url,
             memory_map.embedding_key,
@@ -36,22 +40,22 @@ def show(memory_map: MemoryMap) -> None:
         )
         st.markdown(f"**{escape_markdown(result.verdict)}**")
         st.dataframe(tabulate_collapse([*result.numbers, *layout_numbers]), hide_index=True, height="content")
-        rule = f"Yes: the whole interval of R² is below {COLLAPSED_BELOW:g}. No: above {USEFUL_ABOVE:g}."
-        if result.sample:
-            rule = (
+        verdict_rule = f"Yes: the whole interval of R² is below {COLLAPSED_BELOW:g}. No: above {USEFUL_ABOVE:g}."
+        if result.sample:  # a sentence: the snapshot is a sample, so there is no verdict
+            verdict_rule = (
                 f"{result.sample} Its nodes are farther apart than those of the memory. Whether the embedding has "
                 "collapsed, and the numbers within δ, need a whole snapshot."
             )
         st.caption(
             escape_markdown(
-                f"{rule} 95 % percentile bootstrap over whole episodes, 1000 resamples. The first rows describe the "
-                "embedding, the last rows this map."
+                f"{verdict_rule} 95 % percentile bootstrap over whole episodes, 1000 resamples. "
+                "The first rows describe the embedding, the last rows this map."
             )
         )
 
 
 def tabulate_collapse(numbers: Sequence[EmbeddingNumber]) -> pd.DataFrame:
-    """Tabulate the numbers with their meaning; an undefined number is marked."""
+    """Tabulate the numbers with their meaning. For an undefined number, the table has a text."""
     rows = []
     for number in numbers:
         if isfinite(number.value):

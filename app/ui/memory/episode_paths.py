@@ -1,4 +1,8 @@
-"""Paths of episodes on the map: of the episode that wrote the selected node, and of an episode to compare with."""
+"""Paths of episodes on the map: of the episode that wrote the selected node, and of an episode to compare with.
+
+A path connects the nodes (stored states of the memory) that an episode visited. Its values per step are Δ_mem, the
+consistency error of the recalled returns, and β, the gate coefficient, which is the weight of the episodic incentive.
+"""
 
 import numpy as np
 import streamlit as st
@@ -17,19 +21,19 @@ from storage.queries.episodes import Trajectory, get_trajectory
 from storage.queries.memory import NodeDetail
 from storage.runs.rows import RunRow
 
-AGAINST = Integer("against", "memory", low=1)
-"""The episode to compare with."""
-EVERY = 10
-"""Steps between two marks of a path."""
+_OTHER_EPISODE = Integer("against", "memory", low=1)
+"""Number of the episode to compare with."""
+STEPS_PER_MARK = 10
+"""Number of steps between two marks on a path."""
 _SEARCH_ERROR = "against_error"
 """Key of the session state: why no episode with the opposite outcome was found."""
 
 
-def choose(run: RunRow, memory_map: MemoryMap, detail: NodeDetail) -> Trajectory | None:
+def choose_other_episode(run: RunRow, memory_map: MemoryMap, detail: NodeDetail) -> Trajectory | None:
     """Draw the choice of an episode to compare with the one that wrote a memory; the URL stores it."""
     with st.popover("Compare", help="Draw the path of a second episode on the map"):
         episode = st.number_input(
-            "Compare with episode", **AGAINST.bind(), step=1, placeholder="none",
+            "Compare with episode", **_OTHER_EPISODE.bind(), step=1, placeholder="none",
             help="Its path is drawn next to the path of the selected memory's episode.",
         )  # fmt: skip
         st.button(
@@ -51,7 +55,7 @@ def choose(run: RunRow, memory_map: MemoryMap, detail: NodeDetail) -> Trajectory
 
 
 def make_paths(memory_map: MemoryMap, trajectory: Trajectory, other: Trajectory | None) -> list[atlas.EpisodePath]:
-    """Make one path, or two in different colors, the better episode in the color of the win rate."""
+    """Make one path, or two: the better episode has the color of the win rate, the worse one that of Δ_mem."""
     if other is None:
         return [make_path(memory_map, trajectory)]
     better, worse = _sort_by_outcome(trajectory, other)
@@ -60,7 +64,7 @@ def make_paths(memory_map: MemoryMap, trajectory: Trajectory, other: Trajectory 
 
 
 def make_path(memory_map: MemoryMap, trajectory: Trajectory, *, color: str | None = None) -> atlas.EpisodePath:
-    """Find the point of every step of an episode on the map; None if its node is not in the snapshot."""
+    """Make the path of one episode. A step has no point if its node is not in the snapshot."""
     points: list[atlas.MapPoint | None] = []
     if trajectory.slots is not None:
         rows = memory_map.snapshot.rows_of(trajectory.slots)
@@ -86,7 +90,7 @@ def show_gate_values(trajectory: Trajectory, other: Trajectory) -> None:
 
 def _find_opposite(memory_map: MemoryMap, trajectory: Trajectory) -> None:
     try:
-        AGAINST.write(find_contrast(data.database(), memory_map.snapshot, trajectory))
+        _OTHER_EPISODE.write(find_contrast(data.database(), memory_map.snapshot, trajectory))
     except EmtcError as exc:
         st.session_state[_SEARCH_ERROR] = str(exc)
 
@@ -106,10 +110,11 @@ def _describe(trajectory: Trajectory) -> str:
 def _describe_gate(trajectory: Trajectory) -> str:
     if trajectory.delta_mem is None or trajectory.beta is None:
         return escape_markdown(_describe(trajectory))
-    is_hit = np.isfinite(trajectory.delta_mem)
-    if not is_hit.any():
+    has_error = np.isfinite(trajectory.delta_mem)  # not if the memory had no node for the state or its successor
+    if not has_error.any():
         return escape_markdown(_describe(trajectory))
-    delta_mem, beta = trajectory.delta_mem[is_hit], trajectory.beta[is_hit]
+    delta_mem = trajectory.delta_mem[has_error]
+    beta = trajectory.beta[has_error]
     return escape_markdown(
         f"{_describe(trajectory)}: mean Δ_mem {delta_mem.mean():.3g}, largest {delta_mem.max():.3g}, "
         f"mean β {beta.mean():.3g}, β < {CLOSED_BELOW:g} at {100 * np.mean(beta < CLOSED_BELOW):.0f} % of its steps"
@@ -117,4 +122,7 @@ def _describe_gate(trajectory: Trajectory) -> str:
 
 
 def _replace_nan(values: np.ndarray | None) -> list[float | None]:
-    return [] if values is None else [float(value) if np.isfinite(value) else None for value in values]
+    """Convert values to a list for JSON: None for NaN, empty if there are no values."""
+    if values is None:
+        return []
+    return [float(value) if np.isfinite(value) else None for value in values]
