@@ -1,7 +1,8 @@
 """Memory: which states does the episodic memory of this run contain, and which episode wrote each of them?
 
 A map shows the nodes (stored states) of a snapshot at two coordinates. The page has one map, or two next to each other.
-`embedding_quality_panel` shows whether the embedding has collapsed, that is, whether nearby states still have similar returns.
+`embedding_quality_panel` shows whether the embedding has collapsed, that is, whether nearby states still have similar
+returns.
 `point_panel` shows the clicked node, and `selection_panel` the nodes that a lasso or ranges of values select.
 """
 
