@@ -166,9 +166,9 @@ command = ("train", "--env", "climb", "--map", "3x3", "--algo", "emtc-softmix", 
 run_id = json.loads(call(*command, *options).splitlines()[-1])["run_id"]
 chosen = ("--figure", "metrics", "--set", "metrics=rollout/same_action")
 call("export", run_id, *chosen, "--format", "csv", "--out", "same.csv")
-speed = ("--figure", "metrics", "--set", "metrics=time/env_steps_per_second")
-call("export", run_id, *speed, "--out", "speed.svg")
-call("export", run_id, *speed, "--set", "from_zero=true", "--out", "speed_from_zero.svg")
+length = ("--figure", "metrics", "--set", "metrics=rollout/length")
+call("export", run_id, *length, "--out", "length.svg")
+call("export", run_id, *length, "--set", "from_zero=true", "--out", "length_from_zero.svg")
 call("export", run_id, "--table", "half-times", "--out", "half_table.csv")
 call("export", run_id, "--figure", "half-times", "--out", "half_figure.csv")
 law, delta = make_gate_law(GateConfig(type="linear")), np.array([0.2, 0.5, 1.0])
@@ -225,7 +225,7 @@ def test_the_new_metric_has_its_chart_on_live(copy: Path, trained: dict[str, Any
 
 
 def test_the_new_option_changes_the_figure_and_has_its_widget_on_live(copy: Path, trained: dict[str, Any]) -> None:
-    files = [(copy / name).read_bytes() for name in ("speed.svg", "speed_from_zero.svg")]
+    files = [(copy / name).read_bytes() for name in ("length.svg", "length_from_zero.svg")]
     assert files[0] != files[1]
     assert "Start at 0" in run_python(copy, ["-c", SHOWN, "live", trained["run"]["id"]])
 
