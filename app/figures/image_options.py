@@ -180,7 +180,7 @@ def replace_labels(figure: AnyFigure, labels: Labels) -> AnyFigure:
 def _collect_and_replace(pattern: re.Pattern[str], new: str, texts: list[str], text: str) -> str:
     """Add a text to `texts`, and replace the pattern in it."""
     texts.append(text)
-    return pattern.sub(lambda _: new, text)  # a function, because backslashes in `new` are no references to groups
+    return pattern.sub(lambda _: new, text)  # a function, because a backslash in `new` does not refer to a group
 
 
 def _map_texts(part: T, convert: Callable[[str], str]) -> T:

@@ -1,6 +1,6 @@
 """Check which libraries, tools and environments are usable, for `emtc doctor` and the page Health.
 
-Each check of a part that is not usable says how to install it. The app never loads torch, so the GPU is checked in
+Each check of a part that is not usable returns how to install it. The app never loads torch, so the GPU is checked in
 another process (`gpu_check`), which compares two results of the GPU with the CPU.
 """
 

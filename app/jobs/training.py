@@ -112,7 +112,7 @@ def _record_end(
         retry_transient(database, write)
     except RunStateError:
         # An earlier attempt may have been committed although the connection failed before its reply. Then the end is
-        # recorded, and this is no error.
+        # recorded, and this is not an error.
         row = retry_transient(database, lambda: find_run(database, run_id))
         is_requeued = signals.must_requeue and row.owner_token != token
         if row.status != status and not is_requeued:

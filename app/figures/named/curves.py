@@ -468,9 +468,9 @@ def _draw_baselines(data: BaselineRuns, options: CurveOptions) -> Chart:
     curves = _read_drawn_curves(data.tables, options)
     curves = replace(curves, excluded=(*curves.excluded, *data.others))
     drawn_algos = {run.variant.algo for run in curves.runs}
-    drawn = [algo for algo in BASELINES if algo in drawn_algos]
-    emtc_names = [name_algo(algo) for algo in drawn if algo.startswith("emtc-")]
-    other_names = [name_algo(algo) for algo in drawn if not algo.startswith("emtc-")]
+    algos = [algo for algo in BASELINES if algo in drawn_algos]
+    emtc_names = [name_algo(algo) for algo in algos if algo.startswith("emtc-")]
+    other_names = [name_algo(algo) for algo in algos if not algo.startswith("emtc-")]
     title = " against ".join(" and ".join(names) for names in (emtc_names, other_names) if names)
     missing = [name_algo(algo) for algo in BASELINES if algo not in drawn_algos]
     note = f"No curve: {', '.join(missing)}." if missing else ""

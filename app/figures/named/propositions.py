@@ -45,7 +45,7 @@ TARGET_ERROR: Final = 1.0
 
 
 class GradientComparisons(NamedTuple):
-    """The gated gradient compared with the gradient of an oracle that knows V*.
+    """The gated gradient compared with the gradient of an oracle that uses V*.
 
     H of the compared memories is between the values of the random policy and V*.
     """

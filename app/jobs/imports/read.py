@@ -191,10 +191,10 @@ def _keep_one_per_seed(runs: Sequence[ForeignRun], skip_reasons: Sequence[str]) 
     runs_by_identity: dict[Hashable, ForeignRun] = {}
     reasons = list(skip_reasons)
     for run in sorted(runs, key=lambda run: (not run.is_complete, -run.points[-1].env_step)):
-        kept = runs_by_identity.setdefault(run.identity, run)
-        if kept is not run:
+        longest = runs_by_identity.setdefault(run.identity, run)
+        if longest is not run:
             reasons.append(
-                f"{run.source} is a second run of {run.describe()}. {kept.source} is imported, because it is not "
+                f"{run.source} is a second run of {run.describe()}. {longest.source} is imported, because it is not "
                 "shorter. Import the other one with a different --name."
             )
     kept_runs = [run for run in runs if runs_by_identity[run.identity] is run]
