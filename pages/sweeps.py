@@ -9,10 +9,8 @@ from app.ui import data, messages
 from app.ui.sweeps import detail, overview, search, start, study
 from storage.runs.sweeps import list_sweeps
 
-REFRESH_S = 3
-"""Interval of the updates while a sweep is active [s]."""
-_IS_ACTIVE = "sweeps_active"
-"""Key of the session state: whether a sweep was active when the page was drawn."""
+REFRESH_S = 3  # interval of the updates while a sweep is active
+_IS_ACTIVE = "sweeps_active"  # in the session state: whether a sweep was active when the page was drawn
 
 st.title("Sweeps")
 st.markdown(
