@@ -157,7 +157,7 @@ def _show_properties(run: RunRow) -> None:
     properties = {
         "Steps": f"{format_count(run.env_steps)} of {format_count(run.target_steps)} env steps",
         "Last evaluation": f"greedy win rate {format_percent(run.win_rate)}, return {format_number(run.return_mean)}, "
-        f"μ̄_w (time average of the win rate) {format_number(run.mu_w)}",
+        f"μ̄_w {format_number(run.mu_w)}",
         "Created": format_time(run.created_at),
         "Trained": _describe_training_time(run),
         "Machine": f"{run.host or MISSING}, {run.device or 'no device yet'}",
