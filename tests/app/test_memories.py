@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from app.analysis.selection import NODE_QUANTITIES
 from app.cli.main import run
@@ -19,6 +20,7 @@ from app.figures.named.memories import (
 )
 from app.figures.named.memory_map import draw_memory
 from app.figures.options import MethodOptions
+from app.figures.render.maps_views import draw_traces
 from app.notebook.view import freeze, thaw
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
@@ -98,6 +100,13 @@ def test_the_largest_errors_are_named_in_the_order_of_the_path() -> None:
     trace = Trace("a", "#000000", np.arange(5), x, x, np.array([0.5, 0.0, 9.0, 2.0, np.nan]))
     assert trace.find_largest_errors().tolist() == [0, 3]
     assert trace.find_largest_errors(limit=1).tolist() == [3]
+
+
+def test_a_path_without_a_point_on_the_map_has_no_label() -> None:
+    nowhere = np.full(3, np.nan, np.float32)
+    ax = Figure().add_subplot()
+    draw_traces(ax, [Trace("a", "#000000", np.arange(3), nowhere, nowhere, np.ones(3))])
+    assert not ax.texts
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,8 @@ def draw_traces(ax: Axes, traces: Sequence[Trace]) -> None:
             for i, name in zip(first_and_last, ("start", "end"), strict=True):
                 labels[i] = f"{name}, {labels[i]}" if i in labels else name
         labeled_points += [(trace, i, text) for i, text in labels.items()]
+    if not labeled_points:  # no point of any path is on the map
+        return
     low, high = ax.get_ylim()
     point_heights = [(float(trace.y[i]) - low) / ((high - low) or 1) for trace, i, _ in labeled_points]
     # If there is not enough space for the usual gap, the labels have equal distances.
