@@ -1,7 +1,8 @@
 """Findings of a study: the claims of its plan, measured on each task and pooled over tasks.
 
 A plan names the sweeps (groups of planned runs) of a study, its claims, and the measures of each claim. A claim
-compares two variants of an algorithm, or one variant with 0. Its first measure is the primary one and decides it.
+compares two variants of an algorithm, or the number of one variant with 0 (the claim is that it is above, or below, 0).
+Its first measure is the primary one and decides it.
 
 `app.analysis.study_plans` reads the plan, and `app.analysis.measures` computes one number per run.
 `app.analysis.significance.compare_seeds` computes each comparison. `app.figures.named.findings` makes the tables.
@@ -39,7 +40,7 @@ from storage.runs.sweeps import find_sweep_names, list_sweeps
 ALL_TASKS: Final = "all tasks"
 NO_COMMIT: Final = "no commit stored"
 _MAX_SWEEPS: Final = 10_000
-"""Limit of the list of stored sweeps, above any real number of sweeps."""
+"""Limit of the list of stored sweeps in `_list_planned_names`, above any real number of sweeps."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +52,19 @@ class Finding:
     first: str
     """Name of the first variant."""
     second: str
-    """Name of the second variant; empty if the measure is compared with 0."""
+    """Name of the second variant. Empty if the claim has only the first one and compares its measure with 0."""
     measure: Measure
     difference: MeanDifference
     improvement: float = np.nan
-    """Fraction of pairs of runs in which the first variant is better; NaN without a second variant."""
+    """Probability of improvement: the fraction of pairs of runs (one run of each variant) in which the first variant is
+    better. NaN without a second variant."""
     adjusted_p: float = np.nan
-    """p value of the t test, corrected over the claims of its family on this task; NaN if it is not primary."""
+    """Corrected p value of the t test: the primary findings of a family of claims are corrected together on each task.
+    NaN if this finding is not primary."""
     commits: tuple[str, ...] = ()
     """Git commits that trained the runs."""
     decides: bool = True
-    """Whether the variants are in `Claim.pairs`. Those in `Claim.other_pairs` are reported without a verdict."""
+    """Whether this pair of variants counts for the verdict: it is in `Claim.pairs`, not in `Claim.other_pairs`."""
 
     @property
     def is_primary(self) -> bool:
@@ -83,7 +86,8 @@ class StudyRuns:
     plan: StudyPlan
     rows: tuple[RunRow, ...]
     curves: Curves
-    """The included runs with their greedy win rates."""
+    """The included runs, each with the curve of its greedy win rate (evaluations from the fixed starts of the task). A
+    `Curves` object also has the tasks and variants of its runs, and the list of the excluded runs."""
     missing: tuple[str, ...]
     """Planned runs that are not included, each with the reason."""
     n_planned: int
@@ -98,8 +102,11 @@ class StudyFindings(StudyRuns):
 
     findings: tuple[Finding, ...]
     samples: str = ""
-    """Sentence about the samples of memories from which R² of H, the quality of an embedding, is computed; empty if it
-    is computed from whole snapshots of the memory."""
+    """Note for the caption, if R² of H is computed from a sample of the nodes of the memory; otherwise empty.
+
+    H is the highest return that was reached from a state. Its R² measures the quality of an embedding: how well H of a
+    node is predicted by the nearest nodes.
+    """
 
 
 def compute_findings(db: Database, rows: Sequence[RunRow]) -> list[StudyFindings]:
@@ -110,8 +117,8 @@ def compute_findings(db: Database, rows: Sequence[RunRow]) -> list[StudyFindings
 def read_studies(db: Database, rows: Sequence[RunRow]) -> list[StudyRuns]:
     """Group runs by plan and select the runs that are included in the findings.
 
-    A run belongs to each plan that names its sweep. Runs outside the plans are measured by the claims of the first
-    study and labeled as exploratory.
+    A run belongs to each plan that names its sweep. Runs of no plan get the exploratory plan, which has the claims of
+    the study `first` (see `make_exploratory_plan`).
     """
     plans = list_plans()
     sweep_ids = {row.sweep_id for row in rows if row.sweep_id is not None}
@@ -138,6 +145,8 @@ def read_study(db: Database, plan: StudyPlan, rows: Sequence[RunRow]) -> StudyRu
         rows: All runs of its sweeps.
     """
     greedy_rates = read_curves(read_tables(db, rows), WIN_RATE.key)
+    # `final`: only finished runs. The budget is the training length: of each task, only the runs with the most frequent
+    # length are included.
     curves = select_common_budget(select_results(greedy_rates, final=True))
     included = [row for row in rows if row.id in curves.run_ids]
     included_names = {row.name for row in included}
@@ -152,8 +161,8 @@ def read_study(db: Database, plan: StudyPlan, rows: Sequence[RunRow]) -> StudyRu
 
 def measure_study(db: Database, study: StudyRuns) -> StudyFindings:
     """Compute the findings of one plan."""
-    names = dict.fromkeys(name for claim in study.plan.claims for name in claim.measures)
-    numbers = measure_runs(db, study.rows, study.curves, names)
+    measure_names = dict.fromkeys(name for claim in study.plan.claims for name in claim.measures)  # without duplicates
+    numbers = measure_runs(db, study.rows, study.curves, measure_names)
     findings: list[Finding] = []
     for claim in study.plan.claims:
         for pair in (*claim.pairs, *claim.other_pairs):
@@ -161,11 +170,15 @@ def measure_study(db: Database, study: StudyRuns) -> StudyFindings:
                 findings += _measure_claim(study, claim, pair, MEASURES[name], numbers[name])
     uses_snapshots = any(finding.measure.uses_snapshots for finding in findings)
     samples = describe_samples(db, study) if uses_snapshots else ""
+    # `StudyFindings` has all fields of `StudyRuns`: `vars` copies them
     return StudyFindings(**vars(study), findings=tuple(_adjust(findings)), samples=samples)
 
 
 def read_win_rates(db: Database, study: StudyRuns) -> list[Curves]:
     """Read the win rates of a study by task: robust on skirmish, greedy on other environments.
+
+    Both are the won fraction of greedy evaluation episodes: the robust one from shifted starts, the greedy one from the
+    fixed starts of the task.
 
     The runs are those of the findings; for a task without finished runs, they are the unfinished ones. The task with
     the most runs is the first.
@@ -182,12 +195,13 @@ def read_win_rates(db: Database, study: StudyRuns) -> list[Curves]:
             has_points = len(curves.get_points(run.id).value) > 0
             if run.id in included_ids or (run.task not in finished_tasks and has_points):
                 ids_by_task.setdefault(run.task, []).append(run.id)
+        # `regroup` keeps these runs and names their variants again, because a name depends on the compared runs
         curves_by_task += [select_results(regroup(curves, run_ids)) for run_ids in ids_by_task.values()]
     return sorted(curves_by_task, key=lambda curves: (-curves.n, curves.tasks))
 
 
 def describe_samples(db: Database, study: StudyRuns) -> str:
-    """Write the sentence about samples, see `StudyFindings.samples`; empty if all last snapshots are whole."""
+    """Return `StudyFindings.samples`; empty if the last snapshot of each run contains all nodes of the memory."""
     snapshots = [list_snapshots(db, run_id).tail(1) for run_id in sorted(study.curves.run_ids)]
     if not snapshots:
         return ""
@@ -208,6 +222,7 @@ def _format_range(sizes: Sequence[int]) -> str:
 def _list_planned_names(db: Database, plan: StudyPlan) -> list[str]:
     """List the names of the planned runs in the stored sweeps of a plan."""
     sweeps = [sweep for sweep in list_sweeps(db, limit=_MAX_SWEEPS) if sweep.name in plan.sweeps]
+    # `sweep.plan` is the stored plan of the sweep, which lists its runs. It is not a `StudyPlan`.
     return [str(run["name"]) for sweep in sweeps for run in sweep.plan.get("runs", ())]
 
 
@@ -249,10 +264,11 @@ def _measure_task(
     values = [{run.seed: numbers[run.id] for run in runs} for runs in runs_by_variant]
     improvement = np.nan
     if len(values) == 2:
-        # with the claimed sign, a larger number is a better one
+        # after multiplication by the claimed sign (1 or -1), a larger number is better for every claim
         x, y = (claim.sign * np.array(list(by_seed.values())) for by_seed in values)
         improvement = probability_of_improvement([x], [y]).value
     commits = {row.id: _get_commit(row) for row in study.rows}
+    # `scale`, below, is the binomial scale of a win rate: the interval is computed with at least the binomial variance.
     return Finding(
         claim,
         task,
@@ -280,7 +296,10 @@ def _pool(findings: Sequence[Finding]) -> Finding:
 
 
 def _adjust(findings: Sequence[Finding]) -> list[Finding]:
-    """Correct the p values of the primary findings. Claims of one family are corrected together on each task."""
+    """Return all findings, with corrected p values of the primary ones.
+
+    The claims of one family are corrected together, separately on each task.
+    """
     primary = [i for i, finding in enumerate(findings) if finding.is_primary]
     p_values = [findings[i].difference.p for i in primary]
     families = [f"{findings[i].claim.family} on {findings[i].task}" for i in primary]

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and the runs that they select."""
+"""Arguments and options that several commands share, and the selection of the runs that a command was given."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated, TypeVar
@@ -7,24 +7,25 @@ import typer
 
 from app.analysis.format import format_run_count
 from emtc_core.errors import ConfigError
-from storage.address import DEFAULT_DATABASE as DEFAULT_DATABASE
+from storage.address import DEFAULT_DATABASE as DEFAULT_DATABASE  # commands import it from here
 from storage.address import as_address, sqlite_address
 from storage.engine import Database
 from storage.queries.run_search import RunFilter, Visibility, matching_ids
 from storage.runs.rows import RunRow, find_run
 
 Choice = TypeVar("Choice", bound=str)
+"""Type of the allowed values of an option, such as a Literal type."""
 _MAX_LISTED = 3
 """Maximum number of runs that an error message lists."""
 
 
 def parse_step_count(text: str, option: str = "--steps") -> int:
-    """Parse a number of env steps: 20000, 20k, 1e6 or 0.8M.
+    """Parse a number of env steps: 20000, 20k, 1e6 or 0.8M. `parse_count` does it and is imported at the first call.
 
     Raises:
         ConfigError: If it is not a whole number.
     """
-    from emtc_core.config.values import parse_count  # imports pydantic
+    from emtc_core.config.values import parse_count  # imported here, because pydantic is slow to import
 
     return parse_count(text, option)
 
@@ -43,10 +44,12 @@ DatabaseFile = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON value on stdout")]
 Runs = Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run ids or unambiguous beginnings of them")]
+# The command gets a run id or the start of one, or no argument if --where selects one run.
 RunPrefix = Annotated[
     str | None,
     typer.Argument(metavar="RUN", help="Run id or an unambiguous beginning of one, or --where with one matching run"),
 ]
+# KEY is a setting, or a search key of runs (`storage.queries.search_terms.SEARCH_KEYS`), such as win_rate.
 Where = Annotated[
     list[str] | None,
     typer.Option(
@@ -72,7 +75,7 @@ def database_url(file: str | None, db: str) -> str:
 
 
 def check_choice(option: str, given: str, allowed: Iterable[Choice]) -> Choice:
-    """Check the value of an option that has a list of allowed values, and return it with their type.
+    """Return the allowed value that equals `given`, so that a type checker gets the type of the allowed values.
 
     Raises:
         BadParameter: If the value is not allowed.
@@ -97,7 +100,8 @@ def choose_runs(
         database: An open database.
         prefixes: Beginnings of ids. None or empty: all runs of this visibility for which `where` is true.
         where: Conditions that each run must meet.
-        visibility: The runs that `where` searches if no id is given.
+        visibility: The runs that `where` searches if no id is given. "open": all runs that are not archived. The other
+            values are listed at `Visibility`.
 
     Raises:
         RunNotFoundError: If no run, or more than one run, matches a prefix.

@@ -20,7 +20,9 @@ _log = logging.getLogger(__name__)
 
 
 def error(exc: BaseException, *, as_toast: bool = False) -> None:
-    """Draw the message of an `EmtcError`. Of any other exception, draw the type and write the traceback to the log.
+    """Draw an error message on the page: the text of an `EmtcError`, or the type of any other exception.
+
+    The traceback of any other exception is written to the log.
 
     Args:
         exc: The exception.
@@ -42,7 +44,7 @@ def error(exc: BaseException, *, as_toast: bool = False) -> None:
 
 
 def may_act() -> bool:
-    """Return whether this session may write: the server is not read-only, and no bundle (a file with runs) is shown.
+    """Return whether this session can write: the server is not read-only, and no bundle (a file with runs) is shown.
 
     If not, the pages disable the buttons that start, stop, change or delete, and `storage` refuses these actions.
     """
@@ -68,7 +70,14 @@ def guarded() -> Generator[None]:
 
 
 def empty(message: str, next_step: str, *, page: str | None = None, label: str = "") -> None:
-    """Draw that there are no data yet, what to do, and optionally a link to a page with this label."""
+    """Draw a box for a part of a page without data: the reason, the next step, and optionally a link to a page.
+
+    Args:
+        message: The reason, for example that there is no run yet, nothing is selected, or nothing matches.
+        next_step: The action by which the user gets data.
+        page: File of the linked page, or None.
+        label: Text of the link.
+    """
     with st.container(border=True):
         st.markdown(f"**{message}**")
         st.markdown(next_step)

@@ -14,12 +14,15 @@ _IMPORT_DELAY_S = 1.0
 
 @st.cache_resource(show_spinner=False)
 def start_once(url: str) -> bool:
-    """Start to compile the kernels of a first run, and to import the figures and SciPy, which the next page needs.
+    """Start a compilation and an import in the background, so that later actions do not wait for them.
 
-    The cache makes this happen once per server.
+    The compilation is that of the kernels (Numba functions), which the first run of a new installation would otherwise
+    compile. The import is that of the figures and SciPy, which the next page needs. The cache of Streamlit makes this
+    happen once per server.
 
     Args:
-        url: URL of the app's database. The log of the compilation is next to a database that is a file.
+        url: URL of the app's database. For a SQLite file NAME.db, the compilation writes its log to the file
+            NAME.files/warm-up.txt in the same folder. For another database, nothing is compiled.
 
     Returns:
         Whether the compilation was started.

@@ -36,18 +36,20 @@ class SettingEffectOptions(ResultOptions, CenterOptions):
         Option(
             "Setting",
             "A setting with numbers that differ between the runs. Default: the one with the most values",
+            # the end of the error message "must be …"
             rule="a setting with different numbers in these runs, for example memory.delta",
         ),
     ] = ""
 
 
 def _draw(tables: RunTables, options: SettingEffectOptions) -> Chart:
-    # Select the setting and the runs that have a number for it.
+    # Select the setting. `finals` contains the finished runs, and `curves` those of them with a number for the setting.
     finals = read_finals(tables, options, options.rate)
     varied = list_varied_settings(finals)
     if not varied:
+        # the message starts with the key: "setting-effect needs finished runs …"
         raise ConfigError("needs finished runs that differ in a setting with numbers", key=_NAME)
-    setting = options.setting or varied[0]
+    setting = options.setting or varied[0]  # the first one has the most different values
     if setting not in varied:
         raise ConfigError(f"must be one of {', '.join(varied)}", key="setting", value=setting)
     other_settings = [key for key in varied if key != setting]
@@ -68,7 +70,8 @@ def _draw(tables: RunTables, options: SettingEffectOptions) -> Chart:
             task_curves = curves.keep(run for run in runs if run.task == task)
             if task_curves.runs:
                 lines += _draw_algo(algo, task_curves, setting, styles[algo], aggregation, final_rule)
-        title = get_final_title(final_rule, finals.measure.at(task))
+        quantity = finals.measure.at(task)  # the win rate that is measured on this task, for example robust
+        title = get_final_title(final_rule, quantity)
         panels.append(Panel(f"{title}, {task}", "fraction", tuple(lines), range=UNIT_RANGE, axis=title))
 
     sentences = [
@@ -92,7 +95,10 @@ def _draw(tables: RunTables, options: SettingEffectOptions) -> Chart:
 
 
 def _get_style_key(algo: str, run: ComparedRun) -> tuple[str, str]:
-    """Return what determines the style, see `make_styles`. An imported run never gets the style of our algorithms."""
+    """Return the argument of `make_styles` for one algorithm: its name, and the text "imported" for an imported run.
+
+    So an imported run never gets the style of our algorithms. The second text is empty for the other runs.
+    """
     is_imported_run = IMPORT_LABEL in run.settings
     if is_imported_run:
         return (algo, IMPORTED)
@@ -111,9 +117,10 @@ def _draw_algo(
     order = np.argsort(x, kind="stable")
     final_rates = compute_final_rates(curves, final_rule)
     marker = style.marker or "circle"
-    # Value → runs. The settings of imported runs can be texts.
+    # Value → runs. `str` because the type of a setting includes texts. `_draw` has selected the runs with a number.
     groups = {float(str(value)): group for (value,), group in group_by_settings(curves, setting).items()}
     has_line = len(groups) < curves.n
+    # if there is a line, the points are faint and `group` is the name of the line
     points = Line(
         f"{name}, runs" if has_line else name, style.color, x[order], final_rates[order],
         markers=True, marker=marker, width=0.0, faint=has_line, group=name if has_line else "",
@@ -124,7 +131,8 @@ def _draw_algo(
     summaries = []
     for group in groups.values():
         scale = make_final_scale(group, final_rule, quantity=quantity)
-        summaries.append(aggregation.summarize(compute_final_rates(group, final_rule)[:, None], scale))
+        rates_of_runs = compute_final_rates(group, final_rule)[:, None]  # [runs, 1 point of the line]
+        summaries.append(aggregation.summarize(rates_of_runs, scale))
     summary = join_summaries(summaries)
     line = Line(
         name,

@@ -1,7 +1,13 @@
 """Draw Clouds, Maps and Heatmaps with Matplotlib (`draw_…`, for files) and Plotly (`plot_…`, for notebooks and HTML).
 
-A heat map shows the number in each cell and a star in the best cell. Cells without a value are empty. The modules that
-draw charts and single clouds also use these functions for points and paths.
+A `Cloud` is a scatter plot of the nodes (stored states) of the episodic memory, and `Maps` are clouds side by side. A
+path connects the nodes that an episode retrieved. The code names it `Trace`; Plotly also names each layer a trace
+(`add_trace`).
+
+A `Heatmap` has one value for each combination of two settings. It shows the number in each cell and a star in the best
+cell. Cells without a value are empty.
+
+`plotly_view` draws a single cloud for Plotly. It uses `plot_points`, `plot_trace` and `plain` of this module.
 """
 
 from collections.abc import Sequence
@@ -40,7 +46,7 @@ def draw_maps(maps: Maps, width: float, *, has_title: bool = True) -> Figure:
     color_scale = make_color_scale(first, maps.low, maps.high)
     for index, (ax, panel) in enumerate(zip(axes, maps.panels, strict=True)):
         trace = maps.find_trace(index)
-        area = 3 if len(panel.x) < 20_000 else 1  # square points
+        area = 3 if len(panel.x) < 20_000 else 1  # area of a dot [square typographic points]
         draw_points(ax, panel, color_scale, area=area, alpha=1.0 if trace is None else OPACITY_UNDER_TRACES)
         ax.set(xlabel=format_mathtext(panel.x_label), ylabel=format_mathtext(panel.y_label))
         ax.set_title(format_mathtext(wrap_text(panel.title, 0.8 * width / columns, 8)), loc="left", fontsize=8)
@@ -85,8 +91,9 @@ def make_color_scale(cloud: Cloud, low: float, high: float) -> ScalarMappable:
 def draw_points(ax: Axes, cloud: Cloud, color_scale: ScalarMappable, *, area: float, alpha: float = 1.0) -> None:
     """Draw the nodes of a cloud as dots. `area` is the size of a dot [square typographic points].
 
-    If the quantity has a value without effect, nodes with this value are small and gray and behind the others, which
-    are twice as large. A node without a value is not drawn.
+    `no_effect` is the value at which the gate changes nothing, for example β = 1. If the quantity has such a value,
+    nodes with it are gray, have half the area and are behind the others, whose area is doubled. A node without a value
+    is not drawn.
     """
     colored = cloud.has_color
     no_effect = cloud.quantity.no_effect
@@ -104,7 +111,7 @@ def draw_points(ax: Axes, cloud: Cloud, color_scale: ScalarMappable, *, area: fl
 
 def plot_maps(maps: Maps) -> go.Figure:
     """Draw the panels side by side with one color bar."""
-    titles = [panel.title.replace("<", "&lt;") for panel in maps.panels]
+    titles = [panel.title.replace("<", "&lt;") for panel in maps.panels]  # Plotly reads `<` as the start of a tag
     figure = make_subplots(rows=1, cols=len(maps.panels), subplot_titles=titles)
     for index, panel in enumerate(maps.panels):
         trace = maps.find_trace(index)
@@ -121,7 +128,7 @@ def plot_maps(maps: Maps) -> go.Figure:
 
 
 def plot_trace(trace: Trace) -> go.Scatter:
-    """Return a path as a line with points."""
+    """Return a path as a line with points. Their tooltips show Δ_mem, the consistency error of the memory [return]."""
     return go.Scatter(
         x=trace.x,
         y=trace.y,
@@ -151,7 +158,7 @@ def draw_heatmap(heatmap: Heatmap, width: float, *, has_title: bool = True) -> F
         ax.set_yticks(range(len(heatmap.y)), heatmap.y)
         ax.set_xlabel(format_mathtext(heatmap.x_label))
         ax.set_title(format_mathtext(grid.title))
-        for row, column, value, _, best in grid.cells:
+        for row, column, value, _n_seeds, best in grid.cells:
             color = heatmap.get_text_color(value)
             weight = "bold" if best else "normal"
             ax.text(column, row, f"{value:.3f}", fontweight=weight, ha="center", va="center", color=color)
@@ -159,7 +166,7 @@ def draw_heatmap(heatmap: Heatmap, width: float, *, has_title: bool = True) -> F
                 ax.plot(column, row + 0.3, "*", color=color, markersize=7)
     for ax in axes[::columns]:
         ax.set_ylabel(format_mathtext(heatmap.y_label))
-    for ax in axes[max(1, len(heatmap.grids)) :]:
+    for ax in axes[max(1, len(heatmap.grids)) :]:  # unused places; without a grid, the first axes are still drawn
         ax.set_axis_off()
     if has_title:
         set_title(figure, heatmap.title)
@@ -203,12 +210,12 @@ def _make_plotly_scale(colors: Sequence[str]) -> list[list[float | str]]:
 
 
 def plain(text: str) -> str:
-    """Escape a text, so that Plotly does not read parts of it as markup."""
+    """Escape the markup of a text, so that Plotly shows its characters as they are."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def draw_traces(ax: Axes, traces: Sequence[Trace]) -> None:
-    """Draw paths. The start, the end and the largest Δ_mem of each have labels in the right margin.
+    """Draw paths. The start, the end and the points with the largest Δ_mem of each have labels in the right margin.
 
     The labels do not overlap, and a line connects each label with its point. A point has one label.
     """
@@ -217,6 +224,7 @@ def draw_traces(ax: Axes, traces: Sequence[Trace]) -> None:
         on_map = np.isfinite(trace.x)
         line: dict[str, Any] = {"color": trace.color, "linewidth": 1.2, "marker": "o", "markersize": 3}
         ax.plot(trace.x[on_map], trace.y[on_map], label=format_mathtext(trace.label), **line)
+        # the errors of `find_largest_errors` are Δ_mem
         labels = {int(i): f"t {trace.t[i]}, Δ_mem {trace.delta_mem[i]:.2g}" for i in trace.find_largest_errors()}
         if on_map.any():
             first_and_last = np.flatnonzero(on_map)[[0, -1]].tolist()
@@ -227,7 +235,8 @@ def draw_traces(ax: Axes, traces: Sequence[Trace]) -> None:
         return
     low, high = ax.get_ylim()
     point_heights = [(float(trace.y[i]) - low) / ((high - low) or 1) for trace, i, _ in labeled_points]
-    # If there is not enough space for the usual gap, the labels have equal distances.
+    # `spread` moves the labels apart, so that they do not overlap. It returns None if there is not enough space for the
+    # gap. Then the second call distributes the labels over the whole height.
     label_heights = spread(point_heights, _LABEL_GAP) or spread(point_heights, 1 / len(labeled_points)) or point_heights
     for (trace, i, text), y in zip(labeled_points, label_heights, strict=True):
         ax.annotate(
@@ -276,7 +285,7 @@ def plot_points(cloud: Cloud, low: float, high: float, *, has_scale: bool, opaci
 
 def _write_numbers(figure: go.Figure, heatmap: Heatmap, grid: Grid, panel_column: int) -> None:
     """Write the value into each measured cell of a grid."""
-    for row, column, value, _, best in grid.cells:
+    for row, column, value, _n_seeds, best in grid.cells:
         figure.add_annotation(
             x=column,
             y=row,

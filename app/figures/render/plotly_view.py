@@ -41,7 +41,10 @@ def to_plotly(figure: AnyFigure, *, mode: Mode = "light") -> go.Figure:
 
 
 def to_html(figure: AnyFigure, *, mode: Mode = "light", sources: Sequence[str] = ()) -> bytes:
-    """Return an HTML page that needs no network. Its metadata are the caption and `sources`, the runs of the figure."""
+    """Return an HTML page that needs no network.
+
+    Its metadata are the caption and the keywords `sources`: one text for each run of the figure.
+    """
     page = to_plotly(figure, mode=mode).to_html(include_plotlyjs=True, full_html=True)
     metadata = {"description": figure.caption, "keywords": "; ".join(sources)}
     meta_tags = "".join(f'<meta name="{name}" content="{escape(text)}">' for name, text in metadata.items())
@@ -69,8 +72,10 @@ def _draw(figure: AnyFigure) -> go.Figure:
 def _draw_chart(chart: Chart) -> go.Figure:
     rows = max(1, ceil(len(chart.panels) / chart.columns))  # a chart without data has no panel
     titles: list[str] | None = None
-    row_gap = min(0.06 if rows < 8 else 0.01, 1 / rows)  # fraction of the height
-    if chart.columns > 1:
+    # Gap between stacked panels, as a fraction of the height: smaller if there are many panels. It is at most 1 / rows,
+    # because Plotly refuses more than 1 / (rows - 1).
+    row_gap = min(0.06 if rows < 8 else 0.01, 1 / rows)
+    if chart.columns > 1:  # a grid has larger gaps, for the labels of the x axes and the titles of the panels
         titles = [f"<b>{plain(panel.title)}</b>" for panel in chart.panels]
         row_gap = 0.24 / rows
     drawing = make_subplots(
@@ -82,6 +87,7 @@ def _draw_chart(chart: Chart) -> go.Figure:
         row = index // chart.columns + 1  # Plotly counts from 1
         col = index % chart.columns + 1
         for line in panel.lines:
+            # in a grid, equal lines of several panels have one entry; in a stack, each panel has its entries
             in_legend = chart.columns == 1 or line.legend_key not in legend_keys
             _draw_line(drawing, row, col, line, in_legend=in_legend, band_opacity=panel.band_opacity)
             legend_keys.add(line.legend_key)
@@ -95,9 +101,9 @@ def _draw_chart(chart: Chart) -> go.Figure:
         drawing.update_xaxes(type="log")
     for mark in chart.marks:
         for row in range(1, rows + 1):
-            cells: dict[str, Any] = {"row": row, "col": "all"}
+            whole_row: dict[str, Any] = {"row": row, "col": "all"}
             label: dict[str, Any] = {"annotation_text": plain(mark.label)} if row == 1 else {}
-            drawing.add_vline(x=mark.x, line_dash="dot", **cells, **label)
+            drawing.add_vline(x=mark.x, line_dash="dot", **whole_row, **label)
     is_stacked = chart.columns == 1 and rows > 1
     panel_height = 220 if is_stacked else 300  # px
     drawing.update_layout(height=140 + panel_height * rows)
@@ -111,6 +117,8 @@ def _draw_line(drawing: go.Figure, row: int, col: int, line: Line, *, in_legend:
         red, green, blue = (int(line.color[i : i + 2], 16) for i in (1, 3, 5))
         fill = f"rgba({red},{green},{blue},{band_opacity:.3g})"
         drawing.add_trace(go.Scatter(y=line.high, fill="tonexty", fillcolor=fill, **edge), row=row, col=col)
+    # `line.markers`: whether every point has a marker. `line.marker`: the shape of the markers. If only the shape is
+    # set, a line with many points has at most 12 markers.
     has_few_points = len(line.x) < 40
     has_markers = line.markers or line.marker or (has_few_points and not line.faint)
     marker: dict[str, Any] = {"symbol": line.marker or "circle", "size": 8 if line.marker else 6}

@@ -18,6 +18,7 @@ from app.ui.widgets import config_form
 from emtc_core.errors import EmtcError, describe_error
 from storage.runs.sweeps import list_sweeps
 
+# A page parameter: its name in the URL, then the page that has it. `bind` connects it with a widget, `write` sets it.
 _TEMPLATE: Final = Choice("template", "sweeps")
 _JOBS: Final = Text("jobs", "sweeps")
 _CUSTOM: Final = "own"
@@ -75,7 +76,10 @@ def _read_form() -> tuple[str, int | None]:
 
 
 def _make_plan(text: str, jobs: int | None) -> Plan | None:
-    """Make the plan of a sweep file; show the errors of an invalid file and return None."""
+    """Make the plan of a sweep file; show the errors of an invalid file and return None.
+
+    If the number of parallel runs is invalid, `jobs` is None. The other errors of the plan are shown also in this case.
+    """
     try:
         plan = make_plan(parse_sweep(text))
         check_plan(plan, jobs=jobs)
@@ -88,15 +92,17 @@ def _make_plan(text: str, jobs: int | None) -> Plan | None:
 
 def _show_cost(plan: Plan, jobs: int) -> None:
     """Draw the number of runs, the expected duration and disk use, the GPU, and the list of the runs."""
-    seconds, disk_bytes, basis = estimate_cost(data.database(), plan, jobs=jobs)
+    seconds, disk_bytes, speed_source = estimate_cost(data.database(), plan, jobs=jobs)
     columns = st.columns([1, 1, 2, 2])
     columns[0].metric("Runs", format_count(len(plan.runs)))
     columns[1].metric("Seeds", format_count(len(plan.file.seeds)), help="Seeds of each combination")
     columns[2].metric("Expected duration", f"≈ {format_duration(seconds)}", help=f"All runs, {jobs} in parallel")
     columns[3].metric("Expected disk use", f"≈ {format_size(disk_bytes)}")
-    st.caption(describe_speed(basis))
+    st.caption(describe_speed(speed_source))
     if any(run.config.train.device != "cpu" for run in plan.runs) and (gpu := find_gpu()) is not None:
+        # MPS is the NVIDIA Multi-Process Service, which lets several runs compute on one GPU at the same time
         st.caption(f"{escape_markdown(gpu.name)}, {format_size(gpu.free_bytes)} free. {describe_mps()}")
+    # `cell` is a combination of the values of the grid, without a seed
     rows = [
         {
             "Map": run.cell.map,
@@ -105,7 +111,7 @@ def _show_cost(plan: Plan, jobs: int) -> None:
             "Seed": run.seed,
             "Env steps": run.config.train.t_max,
         }
-        for run in plan.runs  # `cell` is a combination of the grid
+        for run in plan.runs
     ]
     with st.expander(f"Runs ({len(plan.runs)})"):
         st.dataframe(
@@ -119,7 +125,8 @@ def _show_start_button(plan: Plan, jobs: int) -> None:
     label = "Start the sweep" if existing is None else "Resume the sweep"
     is_finished = False
     if existing is not None and existing.state == "finished":
-        is_finished = len(plan.runs) <= len(existing.runs)  # otherwise the file has more seeds now
+        # the file can have more seeds than the finished sweep; then the sweep is resumed
+        is_finished = len(plan.runs) <= len(existing.runs)
     if is_finished:
         st.caption("All runs of this sweep have finished. To train more runs, change a setting or add seeds.")
     is_disabled = is_finished or not messages.may_act()
@@ -130,6 +137,6 @@ def _show_start_button(plan: Plan, jobs: int) -> None:
     except EmtcError as exc:
         messages.error(exc)
         return
-    SWEEP.write(plan.id)
+    SWEEP.write(plan.id)  # into the URL, so that the page selects the sweep
     st.cache_data.clear()
     st.rerun()

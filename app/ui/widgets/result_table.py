@@ -14,11 +14,12 @@ from app.analysis.tables import ROWS_ONLY, TABLE_FORMATS, TABLE_MIME, TABLE_SUFF
 from app.ui.widgets import files
 
 MAX_UNFOLDED = 5
-"""A list with more lines is drawn in an expander."""
+"""Maximum number of lines of a list that is drawn without an expander."""
 PERCENT = "%.0f %%"
-"""Format of a column with percentages, as `app.analysis.format.format_percent`: with a space, unlike Streamlit's."""
+"""Format of a data frame column with whole percentages: "12 %", with a space as in `format_percent`, unlike Streamlit's
+percent format. Several pages use this format and the next one."""
 RATE = "%.3g %%"
-"""Format of a column with rates in percent, with three significant digits."""
+"""Format of a data frame column with percentages of three significant digits: "12.3 %"."""
 _NO_BREAK = (" ± ", " = ", " of ", " and ", " pair", " seed")
 """Texts whose spaces become non-breaking, so that a value, its spread and its count stay on one line."""
 _LABELS: dict[TableFormat, str] = {
@@ -30,9 +31,10 @@ _LABELS: dict[TableFormat, str] = {
 
 
 def number_columns(frame: pd.DataFrame) -> dict[str, Any]:
-    """Make the configuration of the columns with numbers, so that cells show 10 significant digits, or 7 of a float32.
+    """Return the number formats of a data frame, by column: 10 significant digits, or 7 if the type is float32.
 
-    Without it, Streamlit shows four digits after the point, which leaves few digits of a small number.
+    Only columns of floating-point or decimal numbers get a format. Without it, Streamlit shows four digits after the
+    point, which leaves few digits of a small number.
     """
     formats = {}
     for name, values in frame.items():
@@ -61,7 +63,7 @@ def show(table: Table, *, key: str, stem: str, titles: Sequence[str] = ()) -> No
 
 def show_excluded(table: Table) -> None:
     """List the runs that are not in the table, with the reasons; draw a long list in an expander."""
-    lines = table.excluded_lines  # a title, then a line for each run
+    lines = table.excluded_lines  # the first line is a title, each other line is a run
     if not lines:
         return
     title, *runs = map(escape_markdown, lines)
@@ -85,6 +87,7 @@ def download(table: Table, *, key: str, stem: str) -> None:
                 key=f"{key}-{format}",
                 width="stretch",
             )
+        # the formats in `ROWS_ONLY` have no place for notes
         show_notes(table.notes, formats=" and ".join(_LABELS[format] for format in ROWS_ONLY))
 
 
@@ -102,7 +105,7 @@ def show_notes(notes: str, *, formats: str) -> None:
 def to_markdown(
     table: Table, *, titles: Sequence[str] = (), markdown_cells: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-    """Write the table as Markdown, with the text of cells escaped.
+    """Return the table as Markdown text. The text of cells is escaped.
 
     Args:
         table: The table.
@@ -127,6 +130,6 @@ def to_markdown(
 
 
 def write_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Write a Markdown table of cells that are Markdown already."""
+    """Return a table as Markdown text. Its cells are Markdown already and are not escaped."""
     first, *others = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
     return "\n".join([first, "|" + "---|" * len(header), *others])
