@@ -15,10 +15,16 @@ from storage.queries.curves import evaluation_curves
 from storage.runs.rows import RunRow, find_run
 
 _RESULTS: Final = ("status", "env_steps", "win_rate", "mu_w", "return_mean", "gate_removed")
+"""Columns of a run. mu_w: μ̄_w, the mean of the greedy win rate over env steps. gate_removed: fraction of the incentive
+that the gate removed.
+"""
 _LENGTH_TOLERANCE: Final = 0.01
-"""Lengths count as equal up to this relative difference, because a run ends with its last episode."""
+"""Lengths count as equal up to this relative difference.
+
+A run ends at the end of an episode, so runs of the same planned length differ by a few steps.
+"""
 _PARTS: Final = {"settings": "setting", "versions": "version", "results": "result"}
-"""Part of the comparison → name of one of its rows."""
+"""Part of the comparison → its name in the singular, for the rows of the table."""
 
 
 def diff(
@@ -60,6 +66,7 @@ def diff(
 
 def _describe(row: RunRow) -> dict[str, dict[str, Any]]:
     """Return the settings, versions and results of a run, each by key."""
+    # `live_status` replaces the stored `status`
     return {
         "settings": flatten_tree(row.config),
         "versions": {**flatten_tree(row.versions), "device": row.device},
@@ -68,6 +75,7 @@ def _describe(row: RunRow) -> dict[str, dict[str, Any]]:
 
 
 def _write(value: Any) -> str | None:
+    """Return the value as text; None stays None. Nothing is printed."""
     return None if value is None else write_value(value)
 
 

@@ -1,6 +1,7 @@
 """Registry of all named figures and tables in `app.figures.named`, and `draw_named` for scripts and notebooks.
 
-`storage.figures` calls `draw_named` for scripts, which import only `storage`. In a Jupyter notebook, a figure is
+Three topics: the registry, the figure for Jupyter, and the text of the `emtc export` command. A script imports only
+`storage`; there, `storage.figures` imports this module and calls `draw_named`. In a Jupyter notebook, a figure is
 interactive if the viewer runs Plotly's script, otherwise a PNG image.
 """
 
@@ -80,7 +81,8 @@ def draw_chart(name: str, runs: Any, options: Options | None = None) -> Chart:
 
     Args:
         name: Name of the figure.
-        runs: The first argument of its `FigureKind.draw`: the data that `FigureKind.read` returns.
+        runs: The data that `FigureKind.read` returns, which are the first argument of `FigureKind.draw`. These are
+            often data of runs, but an episode for the figure `trajectory`.
         options: Options of the figure. Default: its defaults.
 
     Raises:
@@ -119,6 +121,7 @@ def list_metric_charts() -> dict[str, tuple[str, ...]]:
 
 def list_live_metrics() -> tuple[str, ...]:
     """List the metrics that the figures and charts of the page Live draw."""
+    # the figure "metrics" is not in a section of the page, so the loop below does not contain its metrics
     names = [*find_figure("metrics").metrics]
     for kinds in list_sections("live").values():
         for kind in kinds:
@@ -141,7 +144,7 @@ def write_command(
         db: Path of the database; None if the command needs no --db.
     """
     words = ["emtc export", *run_ids, f"--figure {kind.name}"]
-    values = options.list_set_values()
+    values = options.list_set_values()  # the values that differ from the defaults
     for name, option in options.list_options().items():
         if name not in values:
             continue
@@ -174,6 +177,7 @@ def draw_named(db: Database, name: str, runs: Sequence[str], options: Mapping[st
     image_options, figure_values = read_image_options(options)
     parsed_options = kind.read_options(figure_values)
     if kind.needs_runs and not runs:
+        # the key is written before the text: "gate-dynamics shows one run"
         raise ConfigError("shows one run", key=name, hint="Give its run id.")
     rows = select_runs(db, runs or None)
     if not rows:

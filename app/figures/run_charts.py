@@ -1,7 +1,15 @@
-"""Charts of the recorded curves of one run: gate, outcomes, learning and speed, made from frames of the database.
+"""Charts of the recorded curves of one run: gate, outcomes, learning and speed.
+
+They are made from data frames that `storage.queries` returns. The constants before the first function are names of
+metrics, limits of drawing, and the texts of captions.
 
 The gate β is the weight of the episodic incentive: 1 is open, 0 is closed. It closes where the consistency error Δ_mem
-of the memory is near its temperature τ or above it. A bar, as in β̄, means the mean over transitions.
+of the memory is near its temperature τ or above it. A bar, as in β̄, means the mean over transitions. r_p is the
+episodic incentive. Sampled transitions are those that were sampled from the replay buffer for learning. The robust win
+rate is that of evaluation episodes from shifted starts.
+
+The colors of `app.figures.theme` are named after the quantity for which they are used most. A line of another quantity
+may have one of them, for example LOSS for the links in memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,12 +44,14 @@ TRAINING_RATES = ("rollout/win_rate", "rollout/success_rate")
 """Rates of the exploring policy: the win rate, and the success rate of a task where the return defines success."""
 _EVALUATION_COLUMNS = ("env_step", "episodes", "wins", "win_rate", "return_mean", "distinct", "robust_win_rate")
 _POSITIVE = "gate/delta_mem_positive"
-"""Start of the names of the metrics of the transitions with Δ_mem above 0."""
+"""Prefix of the names of metrics over the transitions with Δ_mem above 0."""
 _POSITIVE_ENDINGS = ("_fraction", "_p10", "_p50", "_p90")
 """Ends of these names: the fraction of such transitions, and quantiles of their Δ_mem."""
 _TAU = "gate/tau"
 _MEMORY_METRICS = ("memory/merge_rate", "memory/hit_rate")
 _OVERESTIMATION = "eval/overestimation"
+# The first line: gate/delta_mem_new, gate/delta_mem_new_p10, gate/delta_mem_new_p90 and the same of gate/beta_new.
+# The second line: gate/delta_mem_positive_fraction, gate/delta_mem_positive_p10, …_p50 and …_p90.
 GATE_METRICS = (
     *(f"gate/{name}_new{ending}" for name in ("delta_mem", "beta") for ending in ("", "_p10", "_p90")),
     *(f"{_POSITIVE}{ending}" for ending in _POSITIVE_ENDINGS),
@@ -62,7 +72,7 @@ _FRACTION_RANGE = (-0.03, 1.03)
 _NARROW_RANGE = 0.2
 """If β̄ of an ended run varies by less than this, the y axis is fitted to the values."""
 _MIN_BAND_HEIGHT = 0.01
-"""A band is visible at a point if it is higher than this fraction of the range of the lines."""
+"""A band is visible at a point if its height is above this fraction of the range of the y values of the lines."""
 _MIN_VISIBLE_SHARE = 0.02
 """A band is drawn if it is visible at this fraction of the points or more."""
 _DASHED = (6, 4)
@@ -75,6 +85,7 @@ _BANDS = (
     "values."
 )
 _TAU_TEXT = "τ is the temperature of the gate."
+# 1 − β measures how far the gate is closed: 0 is fully open. Only its mean is drawn.
 _CLOSING_NOTE = (
     "Mean of 1 − β, which is how far the gate is closed, without bands. The logarithmic axis has no 0, so there is no "
     "point where the gate is fully open (β̄ = 1)."
@@ -92,6 +103,7 @@ _POSITIVE_TEXT: Final = (
     "Quantiles of Δ_mem over the new transitions with Δ_mem above 0, and the temperature τ. The gate closes where "
     "Δ_mem is near τ or above it."
 )
+# Merge rate: written states that were merged into an existing node. Hit rate: lookups that found a node.
 _MEMORY_TEXT: Final = "Fraction of written states that merged into a node, and of successor lookups that found a node."
 _OVERESTIMATION_TEXT: Final = (
     "Greedy Q_tot(s₀) minus the return of the same episode: above 0, the network overestimates the return."
@@ -128,7 +140,8 @@ def draw_gate_dynamics(
             lines for new transitions.
         run: Name of the run, for the title.
         marks: The steps at which the run was resumed.
-        closing: Draw 1 − β̄ on a logarithmic axis. Otherwise a gate that closes by 0.001 looks like a flat line.
+        closing: Draw 1 − β̄ instead of β̄, on a logarithmic axis. On the axis of β̄, a gate that closes by 0.001 looks
+            like a flat line.
         ended: Whether no more points will follow. Then the axis of β̄ is fitted to the values if they are close.
     """
     x = read_float_column(stats, "env_step")
@@ -144,6 +157,7 @@ def draw_gate_dynamics(
     low, high = _find_extent(beta_lines)
     is_fitted = ended and not closing and 0 < high - low < _NARROW_RANGE
     error_text = "Consistency error Δ_mem, mean and band."
+    # Caption of the panel of β̄. With `closing`, another text replaces it, and no band is drawn or described.
     beta_text = "Gate β, mean and band: 1 is open, 0 is closed."
     beta_bands = f" {_BANDS}{_describe_flat_bands(flat_betas)}"
     beta = Panel(BETA_PANEL, "fraction", beta_lines, range=None if is_fitted else _FRACTION_RANGE)
@@ -151,6 +165,7 @@ def draw_gate_dynamics(
         beta_text = _CLOSING_NOTE
         beta_bands = ""
         flat_betas = []
+        # `complement` replaces β by 1 − β. Only the mean is drawn, so the bands are removed, also from the names.
         lines = [replace(complement(line), name=f"{line.label}: mean", low=None, high=None) for line in beta.lines]
         beta = with_log_y_axis(replace(beta, title=CLOSING_PANEL, lines=tuple(lines)))
     elif is_fitted:
@@ -162,6 +177,7 @@ def draw_gate_dynamics(
         replace(beta, caption=f"{beta_text} {_SOURCES}{beta_bands}"),
         Panel("τ", "return", (tau,), from_zero=True, caption=_TAU_TEXT),
     )
+    # The caption of the whole chart has the same sentences as the captions of the panels, but each only once.
     flat_bands = _describe_flat_bands([*flat_deltas, *flat_betas])
     caption = f"{error_text} {beta_text} {_SOURCES} {_BANDS} {_TAU_TEXT}{flat_bands}"
     values = "; ".join(f"{panel.title}: {panel.format_last_values()}" for panel in panels)
@@ -238,6 +254,8 @@ def draw_outcomes(
         )
         smoothed = trailing_mean(steps, means, returns.window, counts)
         return_lines.append(Line("training", SPEED_COLOR, steps, smoothed, width=1.5, smoothable=False))
+    # `_describe_distinct_episodes` returns the end of the second sentence: "Its n is the number of episodes that differ
+    # in actions or outcome (of the last evaluation's 32: 30)". The last sentence describes the other lines.
     rate_text = (
         f"Share of greedy evaluation episodes that {verb}, with the Wilson 95 % interval. Its n is the number of "
         f"episodes that differ{_describe_distinct_episodes(evaluations)}. The same share for episodes from shifted "
@@ -334,6 +352,7 @@ def _hide_flat_bands(quantity: str, lines: Sequence[Line]) -> tuple[tuple[Line, 
             is_visible = line.high - line.low > _MIN_BAND_HEIGHT * (high - low)
             if is_visible.mean() < _MIN_VISIBLE_SHARE:
                 names.append(f"{quantity} of {line.label}")
+                # a name ends with its band: "links in memory: mean, band 5–95 %"
                 name_without_band = line.name.partition(", band")[0]
                 line = replace(line, name=name_without_band, low=None, high=None)
         result.append(line)
@@ -341,7 +360,10 @@ def _hide_flat_bands(quantity: str, lines: Sequence[Line]) -> tuple[tuple[Line, 
 
 
 def _describe_flat_bands(names: Sequence[str]) -> str:
-    """Make the sentence about removed bands for a caption; empty if there are none."""
+    """Make the sentence about removed bands for a caption; empty if there are none.
+
+    The two quantiles of each named band are equal.
+    """
     if not names:
         return ""
     return f" No band of {', '.join(names)}: its two quantiles are equal, because the gate acts on few transitions."
@@ -357,6 +379,7 @@ def _make_new_transition_lines(metrics: pd.DataFrame | None, name: str, color: s
 
 def _make_activity_lines(metrics: pd.DataFrame) -> tuple[Line, ...]:
     x_removed, removed = _get_curve(metrics, "gate/incentive_removed")
+    # rho: mean N_ξ / N_call of the successors: the fraction of their visits that successful episodes made
     rho = _interpolate(x_removed, *_get_curve(metrics, "incentive/rho"))
     if rho is not None:
         removed = np.where(rho > 0, removed, np.nan)  # rho = 0: there is no incentive
@@ -407,12 +430,15 @@ def _get_curve(metrics: pd.DataFrame | None, name: str) -> tuple[Values, Values]
 
 
 def _interpolate(x: Values, curve_x: Values, curve_y: Values) -> Values | None:
-    """Interpolate a curve at `x`, because down-sampling can remove these points; None if the curve is empty."""
+    """Interpolate a curve at the points `x` of another one; None if the curve is empty.
+
+    The curves of two metrics are down-sampled separately, so the second may have no point at an x of the first.
+    """
     return np.interp(x, curve_x, curve_y) if len(curve_x) else None
 
 
 def _describe_distinct_episodes(evaluations: pd.DataFrame) -> str:
-    """Write how many episodes of the last evaluation differ from each other; empty if this was not counted."""
+    """Return the text about how many episodes of the last evaluation differ; empty if this was not counted."""
     counted = evaluations.loc[evaluations["distinct"].notna(), :]
     if not len(counted):
         return ""
@@ -430,7 +456,10 @@ def _make_greedy_line(evaluations: pd.DataFrame) -> Line:
 
 
 def _make_other_lines(evaluations: pd.DataFrame, metrics: pd.DataFrame | None, *, by_return: bool) -> Iterator[Line]:
-    """Make the lines of the robust and of the training win rate. `by_return`: the return defines success."""
+    """Make the lines next to the greedy win rate: the robust and the training win rate.
+
+    `by_return`: the return defines success. Then only the success rate of the training is drawn.
+    """
     robust = read_float_column(evaluations, "robust_win_rate")
     if np.isfinite(robust).any() and not by_return:
         yield Line(

@@ -21,7 +21,7 @@ class EnvCall:
     number: int
     """Number of the call in this process. It distinguishes two calls with the same name."""
     name: str
-    """For messages: `reset`, `step`, or `its start`."""
+    """`reset`, `step` or `its start`. It completes the message "The environment did not return from …"."""
 
 
 class EnvCalls:
@@ -32,11 +32,11 @@ class EnvCalls:
         self.running: EnvCall | None = None
         """The call in progress; None between two calls."""
 
-    def run(self, name: str, function: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
+    def run(self, name: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function of an environment, and store the call in `running` until it returns."""
         self.running = EnvCall(next(self._numbers), name)
         try:
-            return function(*args, **named)
+            return function(*args, **kwargs)
         finally:
             self.running = None
 

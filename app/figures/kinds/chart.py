@@ -1,8 +1,10 @@
 """Chart: lines in panels, as plain values.
 
 A figure module makes a Chart from data frames. `plotly_view`, `lines_view` and the canvas component draw the same
-Chart, so that page, export and notebook show the same values. Notebook entries store charts as JSON with the names of
-the fields below, so a renamed field makes stored charts unreadable.
+Chart, so that page, export and Jupyter notebook show the same values.
+
+The page Notebook (`app.notebook`) stores pinned charts as JSON with the names of the fields below. So a renamed field
+makes stored charts unreadable.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +47,7 @@ class Line:
     dash: tuple[int, int] | None = None
     """Lengths of dash and gap [px]; None: a solid line."""
     markers: bool = False
-    """Whether every point has a marker. False: a few points have one, if `marker` is set."""
+    """Whether every point has a marker. False: a few points have one, if a shape is set in `marker`."""
     width: float = 2.0
     """Width [px]. 0: only the markers are drawn."""
     faint: bool = False
@@ -55,7 +57,7 @@ class Line:
     label: str = ""
     """Short name, which is written at the end of the line."""
     group: str = ""
-    """The name of the main line to which a faint line belongs."""
+    """Only for a faint line: the name of the main line to which it belongs."""
     unsmoothed: bool = False
     """Whether it shows the measured values behind a smoothed line. Pages draw it, images do not."""
     smoothable: bool = True
@@ -83,7 +85,7 @@ class Panel:
     from_zero: bool = False
     """Whether the y axis starts at 0, unless `range` is set."""
     axis: str = ""
-    """Label of the y axis if the title is written above the panel. Empty: the title is the label."""
+    """Text of the label of the y axis, if the title is written above the panel. Empty: the title is the label."""
     log: bool = False
     """Whether the y axis is logarithmic. Set it with `with_log_y_axis`, which also removes values <= 0."""
     caption: str = ""
@@ -96,7 +98,7 @@ class Panel:
         return min(MAX_BAND_OPACITY, 0.6 / max(1, n_bands))
 
     def format_last_values(self) -> str:
-        """Write the last finite value of each line."""
+        """Return a text with the last finite value of each line."""
         texts = []
         for line in self.lines:
             finite = line.y[np.isfinite(line.y)]
@@ -156,7 +158,7 @@ class Chart:
         return replace(self, panels=tuple(panels))
 
     def keep_panel(self, title: str) -> "Chart":
-        """Keep only the panel with a title, with the caption and the last values of this panel.
+        """Keep only the panel with this title. The chart gets its caption, and a description with its last values.
 
         Raises:
             KeyError: If no panel has this title.
@@ -173,6 +175,7 @@ class Chart:
         for panel in self.panels:
             lines = [line for line in panel.lines if not line.unsmoothed]
             panels.append(replace(panel, lines=tuple(lines)))
+        # the sentence is the same constant in all captions, so it can be removed by its text
         return replace(self, panels=tuple(panels), caption=self.caption.replace(f" {UNSMOOTHED_NOTE}", ""))
 
     def split(self) -> list["Chart"]:
@@ -197,6 +200,7 @@ class Chart:
                     "low": line.low if line.low is not None else np.nan,
                     "high": line.high if line.high is not None else np.nan,
                     "statistic": line.statistic or None,
+                    # one number is repeated for all points, an array has one per point, None is a missing value
                     "n": pd.Series(line.n, index=range(len(line.x)), dtype="Int64"),
                 },
                 columns=[*columns, *seed_columns],
@@ -207,7 +211,7 @@ class Chart:
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
     def to_component(self) -> dict[str, Any]:
-        """Return the chart as JSON for the canvas component `curves.js`. A missing value is None."""
+        """Return the dict that is sent as JSON to `curves.js`, the canvas component. A missing value is None."""
         return {
             "panels": [
                 {

@@ -1,7 +1,10 @@
 """Comparison of variants: tests, probabilities of improvement, performance profiles.
 
-A method is an algorithm with its changed settings; `Curves.methods` lists methods by key. A variant is a method on one
-task. The reference variant is compared with each other variant of its task.
+In this file, a method is an algorithm with its changed settings; `Curves.methods` lists methods by key. A variant is a
+method on one task. In `app.analysis.findings` and `StudyVariant`, a variant is not limited to one task: it is a method.
+The reference variant is compared with each other variant of its task.
+
+A pair is the reference variant and another variant of the same task, each as the `Curves` of its runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,6 +52,7 @@ _SECTION = PageSection("compare", "Statistics")
 _KEY_COLUMNS = ("task", "variant", "against")
 """Columns that identify a test."""
 _DIFFERENCE = Column("difference", unit="%")
+# in two groups, because a line of all names is too long
 _COLUMNS = (
     *(*_KEY_COLUMNS, "n", _DIFFERENCE, "P(improvement)", "p", "p (Holm)"),
     *("p (randomization)", "verdict"),
@@ -61,9 +65,13 @@ _FULL_METHODS = tuple(
     StudyVariant(algo=algo, settings={"gate.enabled": True, "embed.type": "tcse"}, without={"preset": "prewrite"})
     for algo in ("emtc-qplex", "emtc-cds")
 )
-"""Variants that are the default reference, in this order."""
+"""Methods that are the default reference, in this order: EMTC(QPLEX), EMTC(CDS).
+
+They use the gate and the default embedder (`tcse`). Runs of the preset "prewrite", which computes the gate before the
+write of the memory, do not match.
+"""
 _VERDICT_WORDS = {"supported": "higher", "contradicted": "lower", "equal": "equal in every pair of seeds"}
-"""Verdict → word for the table: whether the reference is higher or lower. The other verdicts have the same word."""
+"""Verdict → word for the table: whether the reference is higher or lower. Other verdicts are written unchanged."""
 _PROFILE_STATISTIC = "share of runs above x; band: 95 % interval (Wilson's score)"
 _REQUIRED_RUNS = "finished runs of two variants on one map"
 
@@ -74,7 +82,11 @@ EXPLANATION = (
     f"tasks have equal weights. A verdict needs {MIN_SEEDS} pairs of seeds, or seeds of each variant, and "
     "p (Holm) < .05; win rates whose interval is within ±.05 have no relevant difference."
 )
-"""Text for captions: how the tables of comparisons compute their numbers."""
+"""Text for captions: how the tables of comparisons compute their numbers.
+
+If the two variants are paired by seed, n is the number of pairs. Otherwise n is the number of seeds of each of the two
+groups. If the interval of a difference of win rates is within ±.05, the verdict is "no relevant difference".
+"""
 
 
 class ReferenceOptions(Options):
@@ -99,7 +111,10 @@ class RateComparisonOptions(BudgetOptions, FinalRuleOptions, ReferenceOptions):
 
 
 class _VariantTest(NamedTuple):
-    """The comparison of two variants on one task, or pooled over several tasks."""
+    """The comparison of two variants on one task, or pooled over several tasks.
+
+    If pooled, `reference` and `other` are the variants on the first task; only their names and marks are used.
+    """
 
     task: str
     reference: Curves
@@ -107,7 +122,7 @@ class _VariantTest(NamedTuple):
     difference: MeanDifference
     improvement: Interval
     identical: str = ""
-    """Label of runs that are identical on all these tasks, otherwise empty."""
+    """Text for the column "verdict" if both variants have identical runs on all these tasks, otherwise empty."""
 
 
 def find_reference(curves: Curves, reference: str = "") -> str:
@@ -148,6 +163,7 @@ def tabulate_tests(curves: Curves, final: FinalRule = LAST_TENTH, *, reference: 
     pairs_by_method = {
         method: _list_pairs(curves, reference, method) for method in curves.methods if method != reference
     }
+    # one test per task, then one over all tasks of the two methods
     tests = [
         _test_variants(curves, [pair], pair[0].variant.task, final)
         for pairs in pairs_by_method.values()
@@ -195,6 +211,8 @@ def tabulate_tests_by_rate(
     tables = {rate: tabulate_tests(curves, final, reference=reference) for rate, curves in curves_by_rate.items()}
     cells_by_key: dict[tuple[object, ...], dict[str, list[object]]] = {}  # key columns → win rate → cells
     for rate, table in tables.items():
+        # The cell of a difference also contains its interval. Where the table has no cell (None), the text of the frame
+        # is used.
         differences = table.cells.get(_DIFFERENCE.title, [None] * len(table))
         for difference, row in zip(differences, table.frame.to_dict("records"), strict=True):
             key = tuple(row[name] for name in _KEY_COLUMNS)
@@ -214,6 +232,7 @@ def tabulate_tests_by_rate(
             _list_missing(curves, find_reference(curves, reference)),
             curves.shared_note,
         ]
+    # "by the episodes of the evaluation": a group of columns for each kind of episodes (robust, greedy)
     definition = f"Differences of the {FINAL_NAMES[final]} by the episodes of the evaluation."
     return make_table(
         [*_KEY_COLUMNS, *columns],
@@ -231,6 +250,7 @@ def draw_profiles(curves: Curves, final: FinalRule = LAST_TENTH) -> Chart:
     """
     tasks = list_shared_tasks(curves)
     if not tasks:
+        # a Fault with key, rule and hint is the same as a text with the arguments `key` and `hint`
         raise ConfigError(Fault("env.map", rule="must be shared by all variants", hint=explain_no_shared_tasks(curves)))
     thresholds = np.linspace(0, 1, 201)
     styles = style_comparison(curves)
@@ -344,7 +364,7 @@ def _test_variants(curves: Curves, pairs: Sequence[tuple[Curves, Curves]], task:
     pooled = differences[0] if len(pairs) == 1 else pool_differences(differences, BinomialScale())
     identical = ""
     if all(are_identical(*pair) for pair in pairs):
-        # the sample of a difference must not contain copies of the same run, so there is no interval and no test
+        # the runs of the two variants are copies, not independent samples: no interval and no test is computed
         pooled = replace(pooled, low=np.nan, high=np.nan, p=np.nan, randomization_p=np.nan)
         identical = label_identical([group for pair in pairs for group in pair])
     return _VariantTest(task, *pairs[0], pooled, improvement, identical)
@@ -357,6 +377,7 @@ def _get_rates(group: Curves, final: FinalRule) -> dict[int, float]:
 
 def _make_row(curves: Curves, test: _VariantTest, adjusted_p: float, final: FinalRule) -> list[Cell | str]:
     """Make one row of the table, in the order of `_COLUMNS`."""
+    # `mark` is a dagger if an unfinished run is included
     quantity = curves.measure
     difference = test.difference
     reference, other = (f"{group.variant.name}{group.mark}" for group in (test.reference, test.other))
@@ -383,6 +404,7 @@ def _make_row(curves: Curves, test: _VariantTest, adjusted_p: float, final: Fina
 
 def _format_improvement(improvement: Interval, n: str, final: FinalRule, quantity: Quantity) -> Cell:
     statistic = f"{name_final(final, quantity=quantity)}, share of pairs of seeds in which it is greater"
+    # "covers": the true coverage of the interval is between 95 and 100 %
     interval = "95 % interval (Newcombe, Student's t; covers 95 to 100 %)"
     value, low, high = improvement.value, improvement.low, improvement.high
     return Cell(f"{value:.2f} [{low:.2f}–{high:.2f}]", value, low, high, n, statistic, interval)

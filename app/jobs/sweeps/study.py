@@ -2,7 +2,8 @@
 
 A study is Optuna's record of a search: one trial per run, with its settings and result. It is in a storage of Optuna,
 which optuna-dashboard can open: the URL in EMTC_OPTUNA, or a SQLite file next to the database. A sweep file cannot set
-the URL, because a sweep file may come from another user.
+the URL, because a sweep file may come from another user. The studies of `app.analysis.study_plans`, which have claims
+and variants, are something else.
 """
 
 import os
@@ -27,7 +28,7 @@ RUN: Final = "run"
 Study = Any  # Optuna is optional, so its types cannot be imported here
 Trial = Any
 _QUANTILE_PERCENT: Final = 25.0
-"""The percentile pruner keeps the trials among the best 25 %."""
+"""Percentage of the trials that the percentile pruner keeps: the best 25 %."""
 _REDUCTION_FACTOR: Final = 3
 """Successive halving and Hyperband keep one third of the trials at each stage."""
 
@@ -41,6 +42,7 @@ def import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
+        # a Fault is one fault of the user's input; this one has only the next step for the user
         raise ConfigError(Fault(hint=MISSING)) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
@@ -68,7 +70,8 @@ def check_storage(url: str) -> None:
     """Check that a search can start, before anything is created.
 
     Args:
-        url: URL of the database of the runs.
+        url: URL of the database of the runs, not of Optuna's storage. See `storage_url`, which has the same rule for an
+            open database.
 
     Raises:
         ConfigError: If Optuna is missing or no storage is set for its study.
@@ -124,6 +127,7 @@ class BestTrial:
     @property
     def options(self) -> str:
         """The settings as options of the command line: "--set train.lr=0.001 --set train.batch=12"."""
+        # true and false in lower case, as on the command line; a number is written with all its digits
         texts = {key: write_value(value) if isinstance(value, bool) else value for key, value in self.settings.items()}
         return " ".join(f"--set {key}={text}" for key, text in texts.items())
 
@@ -143,7 +147,10 @@ def describe_settings(trial: Trial) -> str:
 
 
 def list_reported_runs(db: Database, sweep_id: str) -> set[str]:
-    """List the ids of runs whose trials have ended in Optuna; empty for a sweep that is not a search."""
+    """List the ids of runs whose trials have ended in Optuna, so their result was reported.
+
+    Empty for a sweep that is not a search.
+    """
     study = find_study(db, sweep_id)
     if study is None:
         return set()
@@ -154,7 +161,7 @@ def list_reported_runs(db: Database, sweep_id: str) -> set[str]:
 def make_sampler(search: OptunaSearch, number: int) -> Any:
     """Make the sampler of one trial. Its seed depends only on the search's seed and the trial's number.
 
-    After a resume of the search, a trial number has the same seed.
+    So a resumed search gives each trial the same seed as before.
     """
     samplers = import_optuna().samplers
     if search.sampler == "qmc":
@@ -189,7 +196,7 @@ def make_pruner(search: OptunaSearch, *, interval: int, steps: int) -> Any:
 
 
 def suggest(trial: Trial, space: Mapping[str, Range | tuple[Leaf, ...]]) -> dict[str, Leaf]:
-    """Let Optuna choose a value for each setting. A value that was chosen before is returned again."""
+    """Let Optuna choose a value for each setting. For a trial that already has a value, Optuna returns it again."""
     return {key: _suggest(trial, key, space[key]) for key in sorted(space)}
 
 

@@ -1,14 +1,18 @@
 """The selected node: its values, the episode that wrote it, the replay from its state, and its nearest neighbors.
 
-A node is one stored state of the episodic memory. It is selected by its slot, which users see as "memory id" and which
-the URL contains as `point`. Its values:
+A node is one stored state of the episodic memory. It is selected by its slot, its place in the memory. This number is
+`slot` in the code, "memory id" on the page and `point` in the URL. On the page, "this memory" is one node; in the code,
+the memory contains all nodes. The values of a node:
 
   * H: highest return that was reached from the state; ξ: whether a successful episode visited it
-  * N_call, N_ξ: number of visits of all and of successful episodes
+  * N_call: number of visits by any episode; N_ξ: number of visits by successful episodes
   * Δ_mem: consistency error along the stored successor; β: gate coefficient, the weight of the episodic incentive
+  * τ: temperature of the gate, the scale of Δ_mem above which it closes
 
-Distances of nodes are those of the memory: the embedding is scaled per dimension, or not scaled if
-`memory.delta_space` is raw. The widget that draws a map is `atlas`.
+Distances of nodes are computed as in the memory: the embedding is scaled per dimension, or not scaled if
+`memory.delta_space` is raw. The page has one or two maps; `side` is the first or the second one, with the prefix of its
+URL parameters and its channel of messages. The widget that draws a map is `atlas`. It also draws the marks: rings
+around nodes, and paths of episodes.
 """
 
 from collections.abc import Sequence
@@ -40,6 +44,7 @@ from storage.runs.rows import RunRow
 _ACTIVE_MAP = Choice("map", "memory")
 """The map in which the node was selected. Its value is the prefix of the URL parameters of that map."""
 _HAS_NEIGHBORS = Flag("near", "memory")
+"""Whether the nearest neighbors are shown. The user sets it; it does not depend on the node."""
 _N_NEIGHBORS = 10
 _NEIGHBORS_HELP = (
     "Lists the nodes with the nearest embeddings, in the space in which the memory compares them. The map marks them "
@@ -154,7 +159,7 @@ def _select_node(prefix: str, slot: int) -> None:
 def _show_marks(memory_map: MemoryMap, slot: int | None, episodes: _TwoEpisodes | None) -> None:
     """Mark the node, its neighbors and the paths on a map.
 
-    Without `episodes`, mark only the node that the tour asks the user to select.
+    Without `episodes`, mark only the node that the guided tour of the app suggests to the user (`MARK` in the URL).
     """
     channel = memory_map.choice.side.channel
     if slot is None or episodes is None:
@@ -195,11 +200,12 @@ def _show_node(memory_map: MemoryMap, slot: int | None, bar: DeltaGenerator) -> 
     values of the node are drawn.
 
     Returns:
-        The episode that wrote the node and the episode to compare with; (None, None) if the episode was removed; None
-        if there is no node.
+        The episode that wrote the node and the episode to compare with. The second is None if none is selected.
+        (None, None) if the node exists, but its episode was removed. None if no node is selected or it does not exist.
     """
     run = memory_map.run
     if slot is None:
+        # a memory: one node
         messages.empty("No memory is selected.", "Click a point of the map, or type a memory id.")
         return None
     try:
@@ -259,7 +265,7 @@ def _show_values(snapshot: Snapshot, slot: int) -> None:
         return
     delta_mem = float(snapshot.delta_mem[row])
     visits = f"{format_count(int(snapshot.n_xi[row]))} / {format_count(int(snapshot.n_call[row]))}"
-    tiles = (  # label, value, tooltip
+    tiles = (  # label, value, tooltip; t is the step in its episode at which the node was written
         ("H", format_number(float(snapshot.h[row])), "Highest return-to-go recorded from this state [return]"),
         (
             "ξ",
@@ -294,7 +300,7 @@ def _show_nearest(memory_map: MemoryMap, slot: int) -> None:
     delta = memory_map.delta
     merging = f" States within δ = {delta:g} are merged into one node." if delta else ""
     n_episodes = frame["episode"].nunique()
-    is_sample = memory_map.snapshot.whole is not None
+    is_sample = memory_map.snapshot.whole is not None  # set only if the snapshot is a sample of the memory
     sample = " They are the nearest nodes of this sample of the memory." if is_sample else ""
     st.caption(
         f"{n_episodes} episodes wrote these {len(frame)} nodes.{sample}{merging} Click a row to select its node."
@@ -306,6 +312,8 @@ def _find_nearest(memory_map: MemoryMap, slot: int) -> tuple[NDArray[np.int64], 
     row = memory_map.snapshot.row_of(slot)
     if row is None:
         return np.empty(0, np.int64), np.empty(0)
+    # `embedded` is the snapshot with the embedding of the map, and `embedding_key` identifies this embedding.
+    # The result is the embedding in the space in which the memory compares nodes.
     embedding = memory_data.get_compared_embedding(
         memory_map.choice.snapshot_key.url,
         memory_map.embedding_key,

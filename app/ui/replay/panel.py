@@ -1,8 +1,14 @@
 """The Replay page: choose one or two episodes, of training or evaluation, and play them.
 
-The second episode may be of another run; the URL names both. The map of the memory can be shown next to the replay,
-with the paths of its episodes. Scene, values and map have one time cursor. The replay can be saved as a page that
-works offline, as an animation, or as one frame in vector format.
+The second episode may be of another run; the URL names both. In the code, the two are a pair. In the URL, the
+parameters of the second one have a prefix, see `SECOND_EPISODE`. The map of the memory can be shown next to the replay.
+It then contains the paths of the played episodes. Scene, values and map have one time cursor. The replay can be saved
+as a page that works offline, as an animation, or as one frame in vector format. A frame is the scene at one step t, and
+has the same number.
+
+A stored evaluation episode is called a playback in the database. A replay is one episode, of training or evaluation,
+with all that is drawn of it; `Replay.side` is its scene and chart, as one side of the player. A pin stores a figure on
+the page Notebook, with options (`facts`) from which an exported notebook makes it again.
 
 Training episodes have values of the gate: β, the weight of the episodic incentive, and Δ_mem, the consistency error on
 which β depends.
@@ -48,12 +54,14 @@ _HAS_MAP = Flag("atlas", "replay")
 _SECOND_RUN = Choice("beside_run", "replay")
 """Run of the second episode."""
 _report_frame = component("emtc_lab_frame", js=read_asset("frame.js"))
-"""Reports the step that the player shows."""
-# Keys of the session state:
+"""The component that sends the number of the frame in the player from the browser to the server."""
+# Keys of the session state. The first: whether two episodes are compared. The second: a text (result or error) that
+# the next rerun shows once as a toast.
 _IS_PAIR = "beside_on"
 _EXTREMES_NOTE = "extremes_note"
 _COMPARE_HELP = "Two episodes with one time cursor. The second may be of another run."
 _BEST_HELP = "Adds the training episode with the highest return, of those that can be replayed"
+# If two episodes from one node differ by at least half as much as the best and the worst of all, these two are shown.
 _EXTREMES_HELP = (
     "The two training episodes with the highest and the lowest return, of those that can be replayed. Two that began "
     "in the same node of the memory are preferred if their returns differ by at least half of that difference. Among "
@@ -70,25 +78,26 @@ def show(run: RunRow) -> None:
     that they have the whole width of the page.
     """
     # A run that is being trained stores episodes soon. A bundle (a file with exported runs) may contain none.
-    is_ended_without_selection = run.live_status in ENDED_STATUSES and not FIRST_EPISODE.is_in_url()
-    may_have_none = is_ended_without_selection or view.get_bundle() is not None
+    is_ended = run.live_status in ENDED_STATUSES
+    may_have_none = (is_ended and not FIRST_EPISODE.is_in_url()) or view.get_bundle() is not None
+    # `_show_if_none_stored` draws the page and returns True if there is no episode
     if may_have_none and _show_if_none_stored(run):
         return
     if SECOND_EPISODE.is_in_url():
         st.session_state[_IS_PAIR] = True
     tools = st.container(key="replay_tools", horizontal=True, vertical_alignment="center", gap="small")
     if st.session_state.get(_IS_PAIR) or _HAS_MAP.read():
-        bar = st.container(horizontal=True, vertical_alignment="center")
+        choice_container = st.container(horizontal=True, vertical_alignment="center")
         player_container = st.container(gap="xsmall")
         is_list = False
     else:
         with st.container(key="replay_columns", horizontal=True, gap="medium"):
-            bar = st.container(key="replay_list", gap="small")
+            choice_container = st.container(key="replay_list", gap="small")
             player_container = st.container(gap="xsmall")
         is_list = True
     with player_container:
         try:
-            first = choose_episode(run, bar, FIRST_EPISODE, is_list=is_list)
+            first = choose_episode(run, choice_container, FIRST_EPISODE, is_list=is_list)
             if first is None:
                 return
             second = _choose_second(run) if _show_pair_controls(run, tools) else None
@@ -109,17 +118,19 @@ def _show_if_none_stored(run: RunRow) -> bool:
     """If this run has no episode to replay, draw links to runs that have some. Return whether they were drawn."""
     if data.cached(find_replayable_episodes, ttl=10)(run.id):
         return False
+    # `recorded` is the number of the run's episodes
     if data.cached(find_playbacks, ttl=2)(run.id, limit=1).recorded:
         return False
     replayable_runs = data.cached(list_replayable_runs, ttl=60)()
     source = "bundle" if view.get_bundle() is not None else "database"
     has_outcomes = data.cached(find_episodes, ttl=2)(run.id, limit=1).recorded
-    messages.empty(
-        f"This {source} contains only the outcomes of this run's episodes, not their states."
-        if has_outcomes
-        else f"This {source} contains no episodes of this run.",
-        f"Runs of the {source} with episodes to replay:" if replayable_runs else "The same is true of its other runs.",
-    )
+    reason = f"This {source} contains no episodes of this run."
+    if has_outcomes:
+        reason = f"This {source} contains only the outcomes of this run's episodes, not their states."
+    next_step = "The same is true of its other runs."  # they have no episodes to replay either
+    if replayable_runs:
+        next_step = f"Runs of the {source} with episodes to replay:"
+    messages.empty(reason, next_step)
     run_picker.show_run_links("replay", replayable_runs)
     return True
 
@@ -172,13 +183,13 @@ def _choose_second_run(run: RunRow, bar: DeltaGenerator) -> RunRow:
 
 
 def _clear_episode() -> None:
-    """Remove the second episode from the URL. The default of the list is then selected."""
+    """Remove the second episode from the URL, but not its run. The default of the list is then selected."""
     SECOND_EPISODE.episode.write(None)
-    SECOND_EPISODE.play.write(None)
+    SECOND_EPISODE.play.write(None)  # the evaluation episode, if one was selected
 
 
 def _clear_second() -> None:
-    """Remove the second episode and its run from the URL."""
+    """Remove both the second episode and its run from the URL."""
     _clear_episode()
     _SECOND_RUN.write(None)
 
@@ -203,20 +214,20 @@ def _compare_with_best(run: RunRow) -> None:
     _clear_second()
     SECOND_EPISODE.source.write(TRAINING)
     SECOND_EPISODE.search.write(None)
-    SECOND_EPISODE.episode.write(extremes.highest)
+    SECOND_EPISODE.episode.write(extremes.highest)  # of all, not `best`, which can be of a pair from one node
 
 
 def _compare_extremes(run: RunRow) -> None:
-    """Select the best and the worst episode as first and second."""
+    """Select the best and the worst episode of `find_extremes` as first and second."""
     extremes = _find_extremes(run)
     if extremes is None:
         return
     _clear_second()
     FIRST_EPISODE.play.write(None)
     START.write(None)
-    for keys in (FIRST_EPISODE, SECOND_EPISODE):
-        keys.source.write(TRAINING)
-        keys.search.write(None)
+    for parameters in (FIRST_EPISODE, SECOND_EPISODE):
+        parameters.source.write(TRAINING)
+        parameters.search.write(None)
     FIRST_EPISODE.episode.write(extremes.best)
     SECOND_EPISODE.episode.write(extremes.worst)
     st.session_state[_EXTREMES_NOTE] = _describe_extremes(extremes)
@@ -261,7 +272,10 @@ def _show_single(run: RunRow, replay: Replay, tools: DeltaGenerator, *, has_map:
 
 
 def _show_repeat_button(run_id: str, episode: int) -> None:
-    """Draw the button that repeats the episode with the current policy of a running run, and the results."""
+    """Draw the button to repeat the episode, and the results of earlier requests.
+
+    The trainer of a running run repeats the episode with its current policy.
+    """
     run = find_run(data.database(), run_id)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         controls.show_repeat_button(run, episode)
@@ -305,6 +319,7 @@ def _show_map(run: RunRow, replay: Replay, second: Replay | None = None) -> None
         )
         has_points = any(point for path in paths for point in path["places"])
         if not has_points:
+            # `whole` is set only if the snapshot is a sample of the memory
             source = "this snapshot" if memory_map.snapshot.whole is None else "this sample of the memory"
             st.caption(f"No state of this episode is in {source}. Choose another snapshot.")
 
@@ -313,15 +328,17 @@ def _show_map(run: RunRow, replay: Replay, second: Replay | None = None) -> None
 def _show_save(replays: Sequence[Replay], *, start: int) -> None:
     """Offer the replay as files. A file is made when its button is clicked.
 
-    The browser reports the step that the player shows when the menu opens. The frame of this step is saved.
+    When the menu opens, the browser sends the number of the frame in the player. It is the default of the frame that
+    is saved as SVG.
     """
     last_frame = max(0, max(replay.side.frames for replay in replays) - 1)
     stem = "-".join(replay.file_stem for replay in replays)
     with st.popover("Save replay", icon=":material/movie:", key="save-replay"):
+        # Read the frame that the browser sent, or `start` before that. The browser gets it, and sends only another one.
         key = f"save-replay-frame-{stem}"
         reported_frame = getattr(st.session_state.get(key), "t", None)
         frame = start if reported_frame is None else int(reported_frame)
-        _report_frame(key=key, data={"t": frame}, on_t_change=lambda: None)
+        _report_frame(key=key, data={"t": frame}, on_t_change=lambda: None)  # declares `t` as a value of the component
         _show_download(
             replays, "Replay as HTML", "html", stem, help="One file that plays in any browser without a network."
         )

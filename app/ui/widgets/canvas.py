@@ -1,7 +1,8 @@
 """Components that draw on a canvas in the browser: line charts in stacked panels, and the player of episodes.
 
 A line chart keeps its visible x range (the window) and its hidden lines when new points are added. The player draws the
-scene of an episode (the positions of its units) and its values over time. Its data are sent to the browser once.
+scene of an episode (the positions of its units) and its values over time. Its data are sent to the browser once. A
+third component, the smoothing slider, sets the smoothing of line charts.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,7 @@ _curves = component(
     js=read_script("ends.js", "curves.js"),
 )
 _SHORT_NAMES = {axis.label: axis.short_name for axis in X_AXES.values()}
+"""Label of an x axis → its name in the tooltip, for `show`."""
 _smoothing = component(
     "emtc_lab_smoothing",
     html='<div class="smoothing"><label>Smoothing <input type="range" min="0" step="0.01"></label><output></output>'
@@ -46,12 +48,12 @@ _playback = component(
 
 @dataclass(frozen=True)
 class SharedAxis:
-    """The x axis, cursor, height and smoothing that a chart shares with other charts of the page."""
+    """What a chart shares with other charts of the page: not only the x axis, also cursor, height and smoothing."""
 
     link: str
     """Charts with the same link have one x window and one cursor."""
     height: int | None = None
-    """Height of all panels with titles and axis [pixels]. A chart with many panels is higher."""
+    """Height of the whole chart [pixels]. The chart is higher if its panels do not fit with their minimum height."""
     extent: tuple[float, float] | None = None
     """The x range if no window is selected."""
     smoothing: float = 0.0
@@ -60,6 +62,7 @@ class SharedAxis:
 
 def share_axis(link: str, charts: Iterable[Chart], *, height: int, smoothing: float = 0.0) -> SharedAxis:
     """Make the x axis, cursor, height and smoothing that these charts share. Its range contains the lines of all."""
+    # first and last x of each line; nothing for an empty line
     ends = [
         float(x)
         for chart in charts
@@ -149,7 +152,8 @@ def show_episode(scene: Scene, chart: Chart, *, key: str, start: int = 0, title:
 
 def show_episodes(episodes: Sequence[EpisodeView], *, key: str, start: int = 0) -> None:
     """Draw the player of one episode, or of two next to each other with one time cursor and one control bar."""
+    # the note of a scene without units is the reason why its units cannot be drawn
     reasons = [episode.scene.note for episode in episodes if not episode.has_units and episode.scene.note]
-    for reason in dict.fromkeys(reasons):  # why the units of an episode cannot be drawn; each reason once
+    for reason in dict.fromkeys(reasons):  # each reason once
         st.info(escape_markdown(reason), icon=":material/visibility_off:")
     _playback(key=key, data=make_payload(episodes, start=start))
