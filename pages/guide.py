@@ -1,4 +1,4 @@
-"""Guide: how do I do a task, and what does a term mean?"""
+"""Guide: how do I use the program, and what does a term mean?"""
 
 import streamlit as st
 

@@ -12,12 +12,12 @@ Two sets of transitions are evaluated again with the functions of `emtc_core`:
   * **links**: the stored successors of the nodes of the snapshot, with another tau, with nodes merged again at another
     delta (`emtc_core.memory.remerge`), and with another lookup rule for both ends of a link.
 
-The incentive r_p is computed from H and the fraction of successful visits (N_xi / N_call) of the nodes. Its removed
-fraction is `gate/incentive_removed` over all recorded transitions. Q(s') of the learner is not recorded per
-transition; 0 is used.
+The incentive r_p is computed from H and the fraction of successful visits (N_xi / N_call) of the nodes. The fraction of
+r_p that the gate removes is computed as the metric `gate/incentive_removed`, but over all recorded transitions. Q(s')
+of the learner is not recorded per transition; 0 is used.
 
-If the snapshot is a sample of the memory, some successors are missing. The recorded delta_mem and beta of all links and
-another tau do not need them. The incentive is NaN and nodes cannot be merged: both need a whole snapshot.
+If the snapshot is a sample of the memory, some successors are missing. Recorded values and another tau can still be
+evaluated. The incentive is NaN and nodes cannot be merged, because both need a whole snapshot.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Lookup = Literal["nearest", "written"]
-"""Node that is used for a state after merging: the nearest one, or the one into which the state was merged."""
+"""Node that is used for a state after merging. nearest: by a new search; written: the one that contains the state."""
 Successor = Literal["nn", "link"]
 """Node that is used for the next state: by lookup ("nn", nearest neighbor), or the stored successor of the node."""
 Section = TypeVar("Section", bound=ConfigSection)
@@ -91,7 +91,10 @@ class WhatIfSettings:
 
 @dataclass(frozen=True)
 class Stream:
-    """The recorded transitions of a run [N] in their order; NaN if a lookup found nothing or the run has no gate."""
+    """The recorded transitions of a run [N] in their order.
+
+    delta_mem is NaN if a lookup found nothing. beta and tau are NaN if the run has no gate.
+    """
 
     delta_mem: Floats
     beta: Floats
@@ -175,7 +178,8 @@ def read_stream(db: Database, run_id: str, rules: GateRules, *, until: int, limi
     """Read the newest transitions up to env step `until`; empty if they were removed by thinning.
 
     A run without a gate does not record delta_mem; it is computed from the recorded h and h_next. Time limits are not
-    recorded. If the target bootstraps at a time limit, only the last rows with h_next = 0 are true ends of episodes.
+    recorded. If the target bootstraps at a time limit, the last step of an episode is an end only if h_next = 0;
+    any other last step is a time limit.
 
     Args:
         db: An open database.
@@ -186,12 +190,13 @@ def read_stream(db: Database, run_id: str, rules: GateRules, *, until: int, limi
     """
     frame = newest_transitions(db, run_id, until, limit)
     names = ("reward", "h", "h_next", "delta_mem", "beta", "tau")
-    reward, h, h_next, error, beta, tau = (frame[name].to_numpy(np.float64, na_value=np.nan) for name in names)
+    reward, h, h_next, recorded, beta, tau = (frame[name].to_numpy(np.float64, na_value=np.nan) for name in names)
     slot, next_slot = (frame[name].to_numpy(np.int64, na_value=NO_NODE) for name in ("slot", "next_slot"))
     episode = frame["episode"].to_numpy(np.int64)
-    is_last = np.append(episode[1:] != episode[:-1], True)[: len(episode)]  # the slice is for no transitions
+    is_last = np.append(episode[1:] != episode[:-1], True)
+    is_last = is_last[: len(episode)]  # without transitions, this removes the appended value
     return Stream(
-        delta_mem=np.where(np.isnan(error), delta_mem(reward, h, h_next, gamma=rules.gamma), error),
+        delta_mem=np.where(np.isnan(recorded), delta_mem(reward, h, h_next, gamma=rules.gamma), recorded),
         beta=beta,
         tau=tau,
         slot=slot,
@@ -224,6 +229,7 @@ def evaluate_what_if(
     if rows is not None:
         stream = stream.select(np.isin(stream.slot, snapshot.slot[rows]))
     tau_after = float(settings.change_tau(tau))
+    # For links, the tau of the snapshot is changed here; for transitions, each recorded tau is changed.
     sets = [_compare_links(snapshot, rules, settings, tau_after, merged, rows)]
     if len(stream.beta):
         sets.insert(0, _compare_stream(snapshot, stream, rules, settings, tau))
@@ -231,6 +237,7 @@ def evaluate_what_if(
     n_nodes = n_merged = len(selected)
     delta = delta_after = rules.memory.delta
     if merged is not None:
+        # `merged.node` is, for each row, the row of the node that contains it after merging
         n_merged = len(np.unique(merged.node[selected]))
         delta_after = delta * (settings.delta_factor or 1.0)
     return WhatIfResult(
@@ -256,7 +263,7 @@ def merge_nodes(snapshot: Snapshot, rules: GateRules, factor: float) -> "MergedN
     check_kernel_cache()
     from emtc_core.memory.remerge import StoredNodes, remerge  # imported here because it loads compiled code
 
-    if snapshot.whole is not None:
+    if snapshot.whole is not None:  # the snapshot is a sample
         raise ConfigError(f"needs {NEEDS_WHOLE}", key="delta_factor", value=factor)
     if factor < 1:
         rule = f"can only be increased, because nodes that were merged at {rules.memory.delta:g} cannot be split"
@@ -271,15 +278,18 @@ def merge_nodes(snapshot: Snapshot, rules: GateRules, factor: float) -> "MergedN
         n_xi=snapshot.n_xi.astype(np.int64),
         next=snapshot.rows_of(snapshot.idx_next),
     )
-    nearest = rules.gate.on_miss == "nearest"
+    # if no node is within delta, a lookup returns the nearest node at any distance
+    at_any_distance = rules.gate.on_miss == "nearest"
     try:
-        return remerge(nodes, delta=factor * rules.memory.delta, config=rules.memory, at_any_distance=nearest)
+        return remerge(nodes, delta=factor * rules.memory.delta, config=rules.memory, at_any_distance=at_any_distance)
     except ValueError as exc:
         raise ConfigError(f"cannot be merged: {exc}", key=f"snapshot {snapshot.id}") from exc
 
 
 def find_tau(snapshot: Snapshot, stream: Stream, gate: GateConfig) -> float:
     """Compute the tau at a snapshot from its delta_mem and beta, or read it from the newest transition.
+
+    If neither is possible and the law has an inverse, return the setting `gate.tau_end`.
 
     Args:
         snapshot: The memory at one env step.
@@ -293,8 +303,8 @@ def find_tau(snapshot: Snapshot, stream: Stream, gate: GateConfig) -> float:
         PluginError: If the law belongs to a plug-in that is not installed.
     """
     law = make_gate_law(gate)
-    low, high = INVERTIBLE
-    is_usable = (snapshot.beta > low) & (snapshot.beta < high) & (snapshot.delta_mem > 0)
+    min_beta, max_beta = INVERTIBLE  # outside this range, a rounded beta does not determine tau
+    is_usable = (snapshot.beta > min_beta) & (snapshot.beta < max_beta) & (snapshot.delta_mem > 0)
     if law.is_invertible and is_usable.any():
         error, beta = (values[is_usable].astype(np.float64) for values in (snapshot.delta_mem, snapshot.beta))
         return float(np.median(law.temperature_for(beta, error)))
@@ -379,7 +389,7 @@ def _read_section(kind: type[Section], config: Mapping[str, Any], name: str) -> 
 
 @dataclass(frozen=True)
 class _Recalled:
-    """Recalled nodes for the incentive; see `emtc_core.gate.incentive.RecalledNodes`."""
+    """Nodes of a snapshot in the form of a recall; implements the protocol `emtc_core.gate.incentive.RecalledNodes`."""
 
     h: Floats
     n_call: NDArray[np.int32]
@@ -439,6 +449,8 @@ def _compare_links(
     sources = np.arange(snapshot.size) if rows is None else rows
     sources = sources[snapshot.idx_next[sources] >= 0]
     targets = snapshot.rows_of(snapshot.idx_next[sources])  # -1: not in the sample
+    # The successor is the end of an episode if it has no successor and H = 0. A target of -1 reads the last row. This
+    # has no effect: -1 occurs only in a sample, for which r_p is NaN and which cannot be merged.
     ends = (snapshot.idx_next[targets] < 0) & (snapshot.h[targets] == 0)
     recorded = WhatIfValues(
         snapshot.delta_mem[sources].astype(np.float64),
@@ -466,6 +478,9 @@ def _compute_link_errors(
 ) -> Floats:
     """Compute delta_mem of the links [L] with merged nodes; NaN if a lookup finds nothing.
 
+    `sources` and `targets` are the rows of both ends of the links in the snapshot. If a lookup finds nothing, its row
+    is -1. The last row is read then, and its value is replaced.
+
     H is stored as float32, but delta_mem was computed before rounding. A link whose H did not change therefore keeps
     its recorded delta_mem.
     """
@@ -485,5 +500,7 @@ def _compute_link_errors(
 def _compute_beta(error: Floats, tau: Any, gate: GateConfig) -> Floats:
     """Compute beta by the gate law, and by `gate.on_miss` if a lookup found nothing; NaN if tau is unknown."""
     is_miss = np.isnan(error)
+    # The other inputs of a gate law (`GateContext`) are unknown here (NaN). If a lookup found nothing, the memory is
+    # treated as not empty, so `gate.on_miss` is used instead of `gate.on_empty`.
     beta = make_gate_law(gate).weigh(np.where(is_miss, 0.0, error), tau, unknown_context(error.shape))
     return np.where(is_miss, get_miss_beta(gate, is_empty=False), beta)

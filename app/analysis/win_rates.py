@@ -35,6 +35,7 @@ BEST_NOTE = "Bold: best cells with at least two seeds, unless all cells are equa
 PAPER_MU_W_STEPS = (800_000, 1_600_000, 2_400_000)
 """Env steps at which the paper reports mu_w."""
 _UNFINISHED_NOTE = f"{DAGGER} includes an unfinished run and is never bold."
+# The columns with numbers: number of falls, number of later evaluations, and falls as a percentage of the latter.
 _FALLS_NUMBERS = (Column("falls"), Column("evaluations after"), Column("falls", unit="%"))
 _FALLS_COLUMNS = ("task", "variant", "n", f"reached {HIGH_WIN_RATE:g}", *_FALLS_NUMBERS, "each seed")
 
@@ -43,8 +44,8 @@ def tabulate_win_rates(curves: Curves, aggregation: Aggregation | None = None, f
     """Tabulate final win rates [%]: variants × maps. A cell also has its number of seeds.
 
     Args:
-        curves: Win rates of any kind, selected for final numbers.
-        aggregation: Aggregation over seeds; None uses `eval.report` of the runs of each cell.
+        curves: Win rates, greedy or robust (from shifted starts), cut by `app.analysis.results` to one budget per task.
+        aggregation: Aggregation over seeds. None: mean or median, by the setting `eval.report` of the runs of a cell.
         final: Definition of the final win rate.
     """
     quantity = curves.measure
@@ -54,6 +55,7 @@ def tabulate_win_rates(curves: Curves, aggregation: Aggregation | None = None, f
         reports_median = group.runs[0].settings.get("eval.report") == "median"
         default_aggregation = Aggregation("median", "iqr") if reports_median else Aggregation()
         cell_aggregation = aggregation or default_aggregation
+        # top: upper end of the scale, 100 for percentages
         scale = make_final_scale(group, final, top=100, quantity=quantity.at(task))
         name = name_final(final, unit="%", quantity=quantity.at(task))
         cell = format_aggregate(100 * compute_final_rates(group, final), cell_aggregation, scale=scale, name=name)
@@ -78,8 +80,8 @@ def tabulate_falls(curves: Curves, aggregation: Aggregation | None = None) -> Ta
     """Tabulate the falls of each variant on each task: evaluations with a low win rate after a high one.
 
     Args:
-        curves: Win rates of any kind, selected for final numbers.
-        aggregation: Aggregation over seeds. Counts have no confidence interval, because it would contain negative ones.
+        curves: Win rates, greedy or robust (from shifted starts), cut by `app.analysis.results` to one budget per task.
+        aggregation: Aggregation over seeds. Counts have no confidence interval: it could contain negative counts.
     """
     aggregation = aggregation or Aggregation()
     rows = [_make_falls_row(group, aggregation) for group in curves.by_variant]
@@ -109,7 +111,7 @@ def choose_mu_w_steps(groups: Sequence[Curves]) -> dict[str, tuple[int, ...]]:
         shortest[task] = min([*last_steps, shortest.get(task, np.inf)])
     steps_by_task: dict[str, tuple[int, ...]] = {}
     for task, steps in shortest.items():
-        if steps >= np.inf or steps <= 0:
+        if steps >= np.inf or steps <= 0:  # infinite: no run of the task has a point
             continue
         if steps >= PAPER_MU_W_STEPS[-1]:
             steps_by_task[task] = PAPER_MU_W_STEPS
@@ -125,13 +127,16 @@ def tabulate_mu_w(
 
     Args:
         curves: Win rates of all selected runs, finished or not.
-        steps_by_task: Env steps of each task. A seed that has not reached a step is left out of its column and listed.
+        steps_by_task: Env steps of each task. The column of a step omits the seeds that have not reached it; they
+            are listed as excluded runs.
         aggregation: Aggregation over seeds.
     """
     aggregation = aggregation or Aggregation()
     averaged = average_over_time(curves.measure)
 
     def make_cell_at(t: int) -> Callable[[Curves], Cell | None]:
+        """Return the function that makes a cell of the column of step `t`."""
+
         def make_cell(group: Curves) -> Cell | None:
             all_points = group.list_points()
             at = np.array([float(t)])
@@ -174,7 +179,7 @@ def format_aggregate(
         aggregation: Aggregation over seeds.
         digits: Digits after the decimal point.
         scale: Binomial scale of the values; None if they are not fractions.
-        name: Name of the number, for programs that read the table.
+        name: Name of the number, for the column "statistic" of CSV and Parquet files.
     """
     center, low, high = aggregation.summarize(values, scale)
     statistic = ", ".join(filter(None, (name, f"{CENTER_NAMES[aggregation.center]} over seeds")))
@@ -218,7 +223,7 @@ def _format_finite(
 
 
 def _name_task(quantity: Quantity, task: str) -> str:
-    """Name the column of a task: "3m", or "3m (robust)" if the tasks have different win rates."""
+    """Name the column of a task: "3m". If some tasks have greedy and others robust win rates: "3m (robust)"."""
     return f"{task} ({quantity.at(task).episodes})" if quantity.by_task else task
 
 
@@ -229,7 +234,7 @@ def _write_length(group: Curves) -> str:
 
 
 def _make_cells(curves: Curves, task: str, make_cell: Callable[[Curves], Cell | None]) -> dict[str, Cell | None]:
-    """Make the cells of a task, by the method of the variant."""
+    """Make the cells of a task, by the method of the variant: the key of its algorithm and changed settings."""
     groups = [group for group in curves.by_variant if group.variant.task == task]
     return {group.variant.method: make_cell(group) for group in groups}
 
@@ -274,7 +279,7 @@ def _tabulate(
 def find_best(cells: Sequence[Cell | None]) -> list[int]:
     """Find the rows of the cells with the largest printed number, ties included.
 
-    Cells of a single seed and cells with an unfinished run are ignored. No cell is best if all others are equal to it.
+    Cells of a single seed and cells with an unfinished run are ignored. If the other cells are all equal, none is best.
     """
     printed_values: dict[int, float] = {}
     for row, cell in enumerate(cells):

@@ -124,7 +124,10 @@ def sweep(
 
 
 def _continue_stored(db: str, plan: Plan, n_at_once: int, *, cluster: Cluster | None, json: bool) -> int:
-    """Continue a stored sweep until its runs have ended. With --detach, a background process calls this."""
+    """Continue a stored sweep until its runs have ended. With --detach, a background process calls this.
+
+    `n_at_once` is the number of parallel trainers: the option --jobs or its default.
+    """
     if cluster is None:
         check_fitting_runs([run.config for run in plan.runs], n_at_once)
     with _connect(cluster, db) as ray:
@@ -143,7 +146,11 @@ def _start(
     detach: bool,
     json: bool,
 ) -> int:
-    """Queue the runs of a plan, and train them here, on a cluster or in the background, unless `queue` is set."""
+    """Queue the runs of a plan, and train them.
+
+    They are trained by this process, on `cluster`, with `detach` by a background process, or with `queue` by workers.
+    `jobs` is the option --jobs; `n_at_once` is this number or its default.
+    """
     if plan.file.optuna:
         check_storage(db)
     n_at_once = jobs or control.default_jobs(plan)
@@ -153,16 +160,18 @@ def _start(
         if cluster and uses_other_machines and not jobs:  # only a connected cluster reports its size
             n_at_once = count_slots(ray, cluster)
         database = open_database(db)
+        # remote=True: the plan is not checked again, because `check_plan` was called above
         n_queued = control.create_sweep(database, plan, jobs=n_at_once, remote=True, seeds=seeds)
         if retry:
             n_queued += control.requeue_ended(database, plan.id)
-        if message := describe_files_folder(database):
+        if message := describe_files_folder(database):  # where the checkpoints are stored
             print_message(message)
         if detach:
             options = cluster.as_options() if cluster else ()
             control.start_in_background(database, plan.id, jobs=n_at_once, options=options)
         _print_start(plan, n_queued, n_at_once, queue=queue, detach=detach)
-        # This process also queues the trials of a search, so with --queue it runs too, and workers train them.
+        # The trials of a search are queued one after another by this process. With --queue, it does only this, and
+        # workers train the trials.
         is_search = bool(plan.file.optuna)
         if not detach and (is_search or not queue):
             return _run(database, plan, n_at_once, ray=ray, cluster=cluster, trains=not queue, json=json)
@@ -207,27 +216,27 @@ def _run(
     """
     check_not_read_only("train runs")
     try:
-        with handle_leave_signals() as leave_request, show_sweep_progress() as on_progress:
+        with handle_leave_signals() as interrupt, show_sweep_progress() as on_progress:
             if cluster:
-                ended = run_sweep_on_ray(
+                final_sweep = run_sweep_on_ray(
                     ray,
                     cluster,
                     database,
                     plan.id,
                     jobs=n_at_once,
-                    leave=leave_request,
+                    leave=interrupt,
                     announce=print_message,
                     on_progress=on_progress,
                     env_modules=plan.env_modules,
                 )
             else:
-                ended = run_sweep_here(
+                final_sweep = run_sweep_here(
                     database,
                     plan.id,
                     jobs=n_at_once,
                     n_runs=len(plan.runs),
                     trains=trains,
-                    leave=leave_request,
+                    leave=interrupt,
                     announce=print_message,
                     on_progress=on_progress,
                     env_modules=plan.env_modules,
@@ -235,12 +244,12 @@ def _run(
     except KeyboardInterrupt:
         print_message("Ended immediately. The same command resumes the runs from their last checkpoints.")
         return 1
-    if leave_request.is_requested:
+    if interrupt.is_requested:  # by SIGINT (Ctrl+C), SIGTERM or SIGUSR1
         print_message("Interrupted: its runs are queued again. Continue with the same command.")
         return 1
     rows = sweep_runs(database, plan.id)
-    best_trial = read_best_trial(database, ended.id) if ended.trials else None
-    _print_results(ended, rows, best_trial, json=json)
+    best_trial = read_best_trial(database, final_sweep.id) if final_sweep.trials else None
+    _print_results(final_sweep, rows, best_trial, json=json)
     return 1 if any(row.live_status in ("failed", "lost", "queued") for row in rows) else 0
 
 
@@ -312,7 +321,7 @@ def _print_plan(db: str, plan: Plan, n_at_once: int, selected_seeds: Collection[
             "run": number,
             "map": run.cell.map,
             "algo": run.cell.algo,
-            "what": run.cell.label or "–",
+            "what": run.cell.label or "–",  # name of the combination of the grid: "3m, lam = 0.1"
             "seed": run.seed,
             "steps": run.config.train.t_max,
         }
@@ -341,6 +350,7 @@ def _print_sweeps(database: Database, *, json: bool) -> None:
     rows: list[dict[str, Any]] = []
     for stored in list_sweeps(database):
         row: dict[str, Any] = {"id": stored.id, "name": stored.name, "status": stored.state, "runs": len(stored.runs)}
+        # one column for each status: the number of runs with it
         row |= {status: stored.counts[status] for status in (*get_args(Status), PRUNED)}
         seconds_left = stored.seconds_left()
         if json:

@@ -11,9 +11,10 @@ The entries are:
     emtc_lab, python, …   versions of this program, Python and the libraries, one key each (`library_versions`)
     resumed               for each resume, the entries that differ from those of the start
 
-The trainer calls `record_provenance` at its start, when all modules are loaded. From the environment variables, only
-names of modules are read. Without git, the entries of the checkout are omitted. After any other error, nothing is
-recorded. The training continues in both cases. `app.analysis.settings` describes how the entries are shown.
+The trainer calls `record_provenance` at its start, when all modules are loaded. Of the environment variables, only
+names of modules are read, and no other variable is stored. Without git, the entries of the checkout are omitted. After
+another error in `describe_process`, nothing is recorded. The training continues in both cases.
+`app.analysis.settings` describes how the entries are shown.
 """
 
 import logging
@@ -64,7 +65,7 @@ def record_provenance(db: Database, run_id: str, env: EnvConfig, *, device: torc
         run_id: The run.
         env: Environment of the run.
         device: Device of the training.
-        token: Token by which this process owns the run.
+        token: Token that proves that this process is the trainer of the run.
 
     Raises:
         StorageError: If the database cannot be written, or another process owns the run.
@@ -105,7 +106,8 @@ def describe_process(env: EnvConfig, *, device: torch.device) -> tuple[dict[str,
 def merge_versions(stored: Mapping[str, Any], entries: Mapping[str, Any], *, env_step: int) -> dict[str, Any]:
     """Merge the stored entries with those of this process.
 
-    The entries from the start of the run do not change. If a resume has other entries, it adds one line to "resumed".
+    The entries from the start of the run do not change. If the entries of a resume differ from them, one line is
+    added to "resumed".
 
     Args:
         stored: Entries in the row of the run. If they do not contain "source", the run starts for the first time.
@@ -141,7 +143,7 @@ def read_checkout(root: Path) -> tuple[dict[str, Any], bytes]:
         diff += f"# not in git: {name} {_digest_file(root / name)}\n".encode()
     state: dict[str, Any] = {"commit": commit.decode().strip(), "dirty": bool(diff)}
     if diff:
-        state["diff"] = _digest(diff)
+        state["diff"] = _digest(diff)  # the entry is a digest of the diff, also in the name of the diff's file
     if len(diff) > _MAX_DIFF_BYTES:
         diff = diff[:_MAX_DIFF_BYTES] + b"\n# cut here: %d bytes in all\n" % len(diff)
     return state, diff
@@ -211,20 +213,24 @@ def _digest(content: bytes) -> str:
 def _find_patches(user_modules: tuple[str, ...]) -> Iterator[str]:
     """Find functions, classes, methods and registry entries of `emtc_core` that a user module has replaced.
 
-    A new registry entry is not a patch, because plug-ins are registered that way.
+    A new registry entry is not a patch, because plug-ins are registered that way. Each text ends with the name
+    of the user module, for example "emtc_core.gate.gate.delta_mem by my_module".
     """
     modules = {name: module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] == "emtc_core"}
     core_keys = _list_core_keys(modules.values())
     for name, module in modules.items():
         for attribute, value in list(vars(module).items()):
             package = _get_package(value)
+            # The name now refers to a function or class of a user module.
             if package in user_modules and not attribute.startswith("__"):
                 yield f"{name}.{attribute} by {package}"
+            # A registry of `emtc_core` has an entry of a user module for a key that `emtc_core` also defines.
             elif isinstance(value, dict):
                 for key, entry in list(value.items()):
                     package = _get_package(entry)
                     if package in user_modules and (attribute, key) in core_keys:
                         yield f"{name}.{attribute}[{key!r}] by {package}"
+            # A class of this module has a method of a user module.
             elif isinstance(value, type) and value.__module__ == name:
                 for method, function in list(vars(value).items()):
                     package = _get_package(function)
@@ -233,7 +239,10 @@ def _find_patches(user_modules: tuple[str, ...]) -> Iterator[str]:
 
 
 def _list_core_keys(modules: Iterable[ModuleType]) -> set[tuple[str, Any]]:
-    """List the registry entries that `emtc_core` defines: name of the registry and key."""
+    """List the registry entries that `emtc_core` defines, as (name of the registry, key).
+
+    Every dict at module level counts as a registry.
+    """
     core_keys = set()
     for module in modules:
         for attribute, registry in list(vars(module).items()):

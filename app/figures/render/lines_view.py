@@ -1,4 +1,7 @@
-"""Draw a Chart with Matplotlib: panels, legends outside the plot area, and names at the ends of lines."""
+"""Draw a Chart with Matplotlib: panels, legends outside the plot area, and names at the ends of lines.
+
+Other modules that draw with Matplotlib use `set_title`, `wrap_text`, `spread` and `set_round_ticks`.
+"""
 
 import re
 from collections.abc import Sequence
@@ -40,7 +43,7 @@ _MAX_LABEL_LENGTH = 34
 _MAX_LABEL_SHARE = 0.35
 """Largest width of such a name, as a fraction of the width of the figure."""
 _N_SEEDS = re.compile(r" \((n = [^)]*)\)$")
-"""The number of seeds at the end of the name of a line."""
+"""The number of seeds at the end of the name of a line, as text. It can be a range: "n = 3 to 5"."""
 _MAX_VALUE = 1e150
 """Larger values are not drawn, because the axes of Matplotlib overflow."""
 _SHAPES: dict[Marker, str] = {
@@ -64,10 +67,12 @@ def draw_chart(chart: Chart, width: float, *, has_title: bool = True, line_names
         chart: The chart.
         width: Width of the figure [inch].
         has_title: Whether title and subtitle are drawn.
-        line_names: Whether a legend names the lines, or labels at their ends if these fit.
+        line_names: How lines are named. legend: by a legend; labels: by labels at their ends, or by a legend if these
+            do not fit; auto: as "labels" in a wide figure of one panel, otherwise as "legend".
     """
     panels = tuple(replace(panel, lines=tuple(map(_remove_huge_values, panel.lines))) for panel in chart.panels)
     chart = replace(chart, panels=panels)
+    # has_labels: labels at the ends of the lines are drawn if they fit
     if len(chart.panels) > 1 and chart.columns == 1:
         figure = _draw_stack(chart, width, has_title=has_title, has_labels=line_names == "labels")
     else:
@@ -136,8 +141,8 @@ def _measure_text(text: str, font: FontProperties) -> float:
 def spread(positions: Sequence[float], gap: float) -> list[float] | None:
     """Move positions in [0, 1] as little as possible, so that their distance is at least `gap`.
 
-    The order stays the same. After rank × gap is subtracted, the new positions must be ascending. This is an isotonic
-    regression: neighbors in descending order are pooled at their mean.
+    The order stays the same. Subtract rank × gap from each position. The distances are at least `gap` if the results do
+    not decrease with the rank. So an isotonic regression is computed: neighbors in descending order get their mean.
 
     Returns:
         The new positions, or None if there is not enough space.
@@ -151,7 +156,8 @@ def spread(positions: Sequence[float], gap: float) -> list[float] | None:
         pools.append([positions[i] - rank * gap])
         while len(pools) > 1 and fmean(pools[-2]) > fmean(pools[-1]):
             pools[-2:] = [pools[-2] + pools[-1]]
-    levels = [min(max(fmean(pool), 0.0), space) for pool in pools for _ in pool]  # one for each rank
+    means = [fmean(pool) for pool in pools for _ in pool]  # one for each rank
+    levels = [min(max(mean, 0.0), space) for mean in means]  # so all positions stay in [0, 1]
     ranks = [order.index(i) for i in range(len(positions))]
     return [levels[rank] + rank * gap for rank in ranks]
 
@@ -165,7 +171,7 @@ def _remove_huge_values(line: Line) -> Line:
 
 
 def set_round_ticks(axis: Axis, n: int) -> None:
-    """Set at most `n` intervals between round numbers (1, 2 or 5 times a power of 10) on a linear axis."""
+    """Put the ticks of a linear axis at multiples of 1, 2 or 5 times a power of 10, with at most `n` intervals."""
     if axis.get_scale() == "linear":
         axis.set_major_locator(MaxNLocator(n, steps=[1, 2, 5, 10]))
 
@@ -289,6 +295,8 @@ def _draw_panel(ax: Axes, panel: Panel, height: float) -> dict[LegendKey, Artist
 def _draw_line(ax: Axes, line: Line, *, band_opacity: float, index: int) -> Artist:
     """Draw a line with its band. `index` is its position in the panel."""
     style = (0, (line.dash[0] / 2, line.dash[1] / 2)) if line.dash else "-"
+    # A short line without a marker in its style, and a line with `markers`, have a marker at each point. Another line
+    # has its style's marker at about 8 points.
     has_few_points = len(line.x) < 40 and not line.faint
     shape = _SHAPES.get(line.marker, "o" if line.markers or has_few_points else "")
     marks_every_point = line.markers or (has_few_points and not line.marker)
@@ -320,7 +328,9 @@ def _draw_line(ax: Axes, line: Line, *, band_opacity: float, index: int) -> Arti
 
 
 def _draw_end_labels(ax: Axes, panel: Panel, height: float, width: float, *, has_title: bool) -> bool:
-    """Write the name of each line in the right margin, if all names fit. Dots connect a line that ends early.
+    """Write the name of each line in the right margin, if all names fit.
+
+    A dotted line connects the end of a line that ends before the margin with its name.
 
     The number of seeds is part of the names if it differs between the lines, or if the figure has no subtitle.
 
@@ -346,6 +356,7 @@ def _draw_end_labels(ax: Axes, panel: Panel, height: float, width: float, *, has
     longest = max((len(text) for _, text, _, _ in ends), default=0)
     character_width = 0.56 * _LABEL_SIZE * _POINT
     max_length = min(_MAX_LABEL_LENGTH, _MAX_LABEL_SHARE * width / character_width)
+    # The names do not fit if a line has no name or no point, or if there are too many or too long names.
     all_have_names = len(ends) == len(main_lines)
     if not all_have_names or not 2 <= len(ends) <= _MAX_END_LABELS or longest > max_length:
         return False

@@ -10,7 +10,7 @@ NO_MLFLOW = 'MLflow is missing. Install it with: pip install -e ".[mlflow]"'
 EXPERIMENT: Final = "emtc"
 FILE: Final = "mlflow.db"
 RUN_TAG: Final = "emtc.run"
-"""Tag of an MLflow run with the key of our run."""
+"""Tag of an MLflow run with `MirroredRun.key`: the id of our run, with a suffix after a resume that replaced rows."""
 _METRICS_PER_BATCH: Final = 1000
 _PARAMS_PER_BATCH: Final = 100
 _MAX_PARAM_CHARACTERS: Final = 500
@@ -31,6 +31,7 @@ class MlflowSink:
         except ImportError as error:
             raise ConfigError(Fault(hint=NO_MLFLOW)) from error
         out.mkdir(parents=True, exist_ok=True)
+        # MLflow is optional, so the classes are imported here and stored for the other methods.
         self._metric_class = Metric
         self._param_class = Param
         self._client = MlflowClient(tracking_uri=f"sqlite:///{(out / FILE).resolve()}")
@@ -51,8 +52,9 @@ class MlflowSink:
         return {name: max(point.step for point in history) for name, history in histories.items()}
 
     def write(self, run: MirroredRun, rows: list[Row]) -> None:
-        """Log rows. A row has the same time when it is written again, so that MLflow recognizes it."""
+        """Log rows. The time is computed from the env step, so MLflow ignores a row that is written again."""
         start_ms = int(run.created_at.timestamp() * 1000)
+        # The time is artificial: the start of the run plus 1 ms per env step.
         metrics = [
             self._metric_class(name, value, start_ms + row.env_step, row.env_step)
             for row in rows
@@ -62,7 +64,7 @@ class MlflowSink:
             self._client.log_batch(self._get_mlflow_id(run), metrics=metrics[start : start + _METRICS_PER_BATCH])
 
     def close(self, run: MirroredRun) -> None:
-        """Set the final status of a run that has ended."""
+        """Set the final status of a run that has ended. The sink stays open for other runs."""
         if run.has_ended and run.key in self._mlflow_ids:
             status = {"finished": "FINISHED", "stopped": "KILLED"}.get(run.status, "FAILED")
             self._client.set_terminated(self._mlflow_ids[run.key], status=status)

@@ -1,11 +1,12 @@
 """The map of the episodic memory: a canvas in the browser, which computes colors, filters and selections itself.
 
 A point of the map is a node: one stored state of the memory. A node is identified by its slot, the place in the memory.
-The server sends the view from the page's URL, and the URLs at which the browser loads the values of the nodes. The
+The server reads the view from the page's URL and sends it to the browser, with the URLs of the values of the nodes. The
 scripts in the browser call the map "atlas".
 
 A map has three Streamlit components: the canvas, the marks (selected node, paths of episodes), and the listener for
-events. So a click sends only new marks and not the map again, and an event reruns only one fragment of the page.
+events. Because they are separate, a click sends only new marks and not the map again, and an event reruns only one
+fragment of the page.
 """
 
 import json
@@ -67,8 +68,8 @@ class MapIdentity:
     channel: str  # unique on the page; the name under which the browser's components exchange messages
     group: str  # maps of one group share color, filters and selection; empty: no group
     run: str  # maps of one run also share the selected slot
-    nodes: str  # identifies the snapshot
-    kind: str  # maps of one kind share the camera, for example two snapshots with the same projection
+    nodes: str  # key of the snapshot (the memory at one env step) that contains the nodes
+    kind: str  # maps of one kind share the camera: two snapshots with the same projection
 
 
 class EpisodePath(TypedDict):
@@ -79,7 +80,7 @@ class EpisodePath(TypedDict):
     places: list[MapPoint | None]  # None: the node of the step is not in the snapshot
     beta: list[float | None]  # gate coefficient, the weight of the episodic incentive
     delta_mem: list[float | None]  # consistency error [return]
-    jumps: list[int]  # the steps with the largest errors, which are written on the map
+    jumps: list[int]  # steps with the largest delta_mem; the map labels them with t and delta_mem
 
 
 _atlas = component(
@@ -115,7 +116,7 @@ def show(
         alt: Text alternative of the picture.
         is_sample: Whether the nodes are a sample of the memory.
     """
-    coordinates = points.coordinates[columns.order]
+    coordinates = points.coordinates[columns.order]  # from the order of the snapshot to the drawing order
     slot_column = {"key": "slot", "name": "memory", "unit": "id", "meaning": "slot in the memory", "colored": False}
     slot_column |= publish_column(f"slot-{identity.nodes}", columns.slot)
     quantity_columns = [
@@ -140,7 +141,8 @@ def show(
         },
         "defaultPalette": next(iter(PALETTES)),
         "binaryColors": list(BINARY_COLORS),
-        # Two entries of the embedding can have different scales. Other projections need equal scales on both axes.
+        # Two dimensions of the embedding can have different scales. Other projections need equal scales on both axes.
+        # The axis labels of a map of two such dimensions start with "embedding" (`select_axes`).
         "equalAspect": not points.x_label.startswith("embedding"),
         "kind": identity.kind,
         "channel": identity.channel,
@@ -162,7 +164,7 @@ def show(
 def on_event(callbacks: Mapping[MapEvent, Callable[[dict[str, Any]], None]], *, channel: str) -> None:
     """Call a function when an event of a map arrives. Call this inside the fragment that the event must rerun.
 
-    Only one fragment may use each kind of event. If two reruns are requested at once, Streamlit executes only one.
+    Two fragments must not use the same kind of event. Streamlit would rerun only one of them.
 
     Args:
         callbacks: Functions by kind of event. The event is sent by a browser, so the function must validate it.
@@ -208,7 +210,7 @@ def show_marks(
         steps_per_mark: Number of steps between two marks on a path.
         path_moves_player: A click on the first path moves the cursor of the player instead of selecting a node.
     """
-    data = {
+    data = {  # the keys are the names in atlas.js
         "channel": channel,
         "selected": selected_slot,
         "at": selected_point,
@@ -235,7 +237,7 @@ def _describe_column(key: str, color_limits: tuple[float, float]) -> dict[str, o
         "colored": True,
         "low": low,
         "high": high,
-        "noEffect": quantity.no_effect,
+        "noEffect": quantity.no_effect,  # value of nodes on which the gate has no effect; they are drawn gray
         "log": quantity.is_log,
     }
     if quantity.value_names:

@@ -26,7 +26,9 @@ _LISTED = Choice("list", "run")
 """Which settings are listed: all, or those that differ from the preset or from the other run."""
 ALL = "all"
 NOT_PRESET = "preset"
+"""List the settings that differ from the preset. Also the column that is True for them."""
 NOT_OTHER = "other"
+"""List the settings that differ from the other run. Also the column that is True for them."""
 _ABSENT = "–"
 """Value of a setting that a run or a preset does not have."""
 _MAX_LISTED = 200
@@ -36,20 +38,20 @@ _MAX_LISTED = 200
 def show(run: RunRow) -> None:
     """Draw the search, the choice of the listed settings, and the table."""
     settings = flatten_tree(run.config)
-    defaults = resolve_defaults(settings)
+    preset_values = resolve_defaults(settings)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         text = st.text_input(
             "Find a setting", **_FIND.bind(), type="search", placeholder="tau",
             help="Words in a setting's key, value, unit or meaning. Only settings with all words are listed.",
         )  # fmt: skip
         other_run = _choose_other_run(run)
-    rows = make_rows(settings, defaults, flatten_tree(other_run.config) if other_run else None)
+    rows = make_rows(settings, preset_values, flatten_tree(other_run.config) if other_run else None)
     filter_column = _choose_rows(rows, other_run)
     if filter_column:
         rows = rows.loc[rows[filter_column], :]
     listed_rows = search_rows(rows, text or "")
     preset = str(settings.get("preset", "paper"))
-    if not defaults:
+    if not preset_values:
         st.caption(f"This version does not have the preset {escape_markdown(preset)} for this map.")
     if not len(listed_rows):
         messages.empty("No setting matches.", "Remove a word, or list all settings.")
@@ -78,6 +80,7 @@ def make_rows(
     for key in [*declared, *undeclared]:
         info = infos.get(key)
         value = _format_value(settings, key)
+        # CHOICE_SETTINGS (algorithm, map, seed, …) are chosen together with the preset, so they have no preset value.
         preset_value = _format_value(defaults, key) if defaults and key not in CHOICE_SETTINGS else ""
         other_value = _format_value(other, key) if other is not None else ""
         rows.append(
@@ -113,6 +116,7 @@ def _format_value(settings: Mapping[str, Value], key: str) -> str:
 def _choose_other_run(run: RunRow) -> RunRow | None:
     """Draw the choice of the run to compare with."""
     listed_names, _ = data.cached(run_names, ttl=2)(RunFilter(visibility="all"), limit=_MAX_LISTED)
+    # The run in the URL may be older than the listed runs.
     names = listed_names | data.cached(find_run_names, ttl=5)(_OTHER_RUN.list_texts())
     names.pop(run.id, None)
     if not names:
@@ -135,7 +139,7 @@ def _choose_other_run(run: RunRow) -> RunRow | None:
 
 
 def _list_all_if_different() -> None:
-    """List all settings if only the differences from the former other run were listed."""
+    """List all settings again after another run is chosen: the listed differences are those from the previous one."""
     if _LISTED.read() == NOT_OTHER:
         _LISTED.write(None)
 

@@ -1,8 +1,8 @@
 """The header of the pages of one run: the tabs, and one row with status, gate, progress, results and controls.
 
 The gate is the weight β of the episodic incentive, the reward from the episodic memory. Overview, Live, Memory and
-Replay draw the header. While a run is trained, a timer updates the row. The page Live updates it together with the
-messages of the run, so that each page has one timer for its header.
+Replay draw the header. While a run is trained, a timer updates the row. On the page Live, it is the timer that also
+updates the messages of the run.
 """
 
 from typing import Final
@@ -43,7 +43,8 @@ def open_page(title: str, *, has_numbers: bool = True) -> RunRow:
 
     Args:
         title: Title of the page: that of a tab, or another title if the page is not a tab.
-        has_numbers: Whether to draw the row below the tabs. False if the page itself calls `show_numbers`.
+        has_numbers: Whether to draw the row below the tabs, with status, gate, progress, results and controls. False if
+            the page itself calls `show_numbers`.
     """
     run = run_picker.require_run(title)
     st.session_state[_STATUS] = {run.id: run.live_status}
@@ -55,7 +56,10 @@ def open_page(title: str, *, has_numbers: bool = True) -> RunRow:
 
 
 def rerun_if_status_changed(run: RunRow) -> None:
-    """Rerun the page if the run has another status than when the page was drawn: only unfinished runs have timers."""
+    """Rerun the page if the run has another status than when the page was drawn.
+
+    The timers of the page must start or stop, because only unfinished runs have timers.
+    """
     drawn_status = st.session_state.get(_STATUS, {}).get(run.id)
     if drawn_status is not None and drawn_status != run.live_status:
         st.rerun()
@@ -72,7 +76,7 @@ def show_numbers(run: RunRow, curves: LiveCurves) -> None:
         st.progress(progress, text=f"{steps} · {format_percent(progress)}")
         for label, value, help_text in (_describe_result(run, curves), *_describe_times(run, curves)):
             st.metric(label, value, help=help_text, width="content")
-        explanation = controls.show(run)  # what a resume or restart of the run does to its rows
+        explanation = controls.show(run)  # what happens to the stored rows after a resume or restart
     if explanation:
         st.caption(escape_markdown(explanation))
 
@@ -81,10 +85,10 @@ def _show_tabs(run: RunRow, title: str) -> None:
     """Draw the links to the pages of the run. The title of this page is the current tab."""
     algo = name_algo(run.algo)
     imported = ""
-    import_label = imported_label(run.config)
-    if import_label is not None:
+    import_source = imported_label(run.config)
+    if import_source is not None:
         algo = run.algo  # an imported run has the name that its files contain
-        imported = f" · imported ({import_label})"
+        imported = f" · imported ({import_source})"
     info = f"`{run.id}` · {algo} on {run.env} {run.map} · {format_seed(run.seed)}{imported}"
     with st.container(key="run_tabs", horizontal=True, vertical_alignment="center", gap="small"):
         for page, (name, icon) in TABS.items():
@@ -95,11 +99,12 @@ def _show_tabs(run: RunRow, title: str) -> None:
                 st.page_link(f"../pages/{page}.py", label=name, icon=icon, query_params=parameters)
         if all(name != title for name, _ in TABS.values()):
             st.title(title, anchor=False, width="content")
+        # The backticks around the id are Markdown, so their escape is removed.
         st.caption(escape_markdown(info).replace("\\`", "`"), width="content")
 
 
 def _update(run_id: str) -> None:
-    """Read the run and draw the row. A timer executes this fragment."""
+    """Read the run and draw the row. A timer executes this fragment. All reads use one snapshot of the database."""
     with messages.guarded(), data.use_one_snapshot():
         run = find_run(data.database(), run_id)
         rerun_if_status_changed(run)
@@ -109,7 +114,10 @@ def _update(run_id: str) -> None:
 
 
 def _show_gate(run: RunRow) -> None:
-    """Draw whether the gate is active, idle or off; draw nothing before its first statistics are recorded."""
+    """Draw whether the gate is active, idle or off; draw nothing before its first statistics are recorded.
+
+    An idle gate is on, but removes almost nothing of the incentive (`storage.queries.gate_state.name_gate`).
+    """
     if is_gate_off(run.config):
         st.badge("gate off", icon=":material/filter_alt_off:", color="gray", help="This run has no gate: β is 1.")
     elif (gate := run_data.get_gate_verdict(run.id, run.live_status).gate) is not None:
@@ -124,7 +132,7 @@ def _describe_times(run: RunRow, curves: LiveCurves) -> list[tuple[str, str, str
     if run.live_status in ENDED_STATUSES:
         speed = run.env_steps / elapsed_s if elapsed_s else None
         return [("Speed [steps/s]", format_number(speed), "Training env steps per second, on average"), elapsed]
-    curves.record_progress(run)
+    curves.record_progress(run)  # `steps_per_second` below is computed from these records
     if run.live_status == "paused":
         return [
             ("Speed [steps/s]", MISSING, "The run is paused"),
