@@ -125,6 +125,8 @@ EMU(QPLEX).
 _MIN_LUMINANCE = 0.126
 _MAX_LUMINANCE = 0.295
 """Between these luminances, a variant has a contrast of at least 3:1 on the dark and on the light background."""
+_TEXT_CONTRAST = 4.6
+"""Contrast of colored text to its background. The minimum of WCAG is 4.5; rounding a color can change it a little."""
 
 
 def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
@@ -212,6 +214,17 @@ def set_luminance(color: str, target: float) -> str:
         channels = [channel * target / current for channel in channels]
     encoded = [12.92 * c if c <= 0.0031308 else 1.055 * c ** (1 / 2.4) - 0.055 for c in channels]  # linear to sRGB
     return "#" + "".join(f"{round(255 * channel):02X}" for channel in encoded)
+
+
+def make_text_color(color: str, background: str) -> str:
+    """Return a darker or lighter shade of a color, in which text has a contrast of 4.5:1 to the background."""
+    paper = luminance(background) + 0.05
+    is_light = luminance(background) > 0.18
+    if is_light:
+        target = min(luminance(color), paper / _TEXT_CONTRAST - 0.05)
+    else:
+        target = max(luminance(color), paper * _TEXT_CONTRAST - 0.05)
+    return set_luminance(color, target)
 
 
 def luminance(color: str) -> float:

@@ -8,12 +8,14 @@ import pytest
 from app.figures.theme import (
     MARKERS,
     METHOD_STYLES,
+    OKABE_ITO,
     OTHER_COLORS,
     VIRIDIS_ON_DARK,
     format_mathtext,
     get_theme_colors,
     luminance,
     make_styles,
+    make_text_color,
     set_luminance,
 )
 from emtc_core.config.run import list_algos
@@ -74,6 +76,13 @@ def test_every_color_and_every_shade_has_a_contrast_of_three_to_one(mode) -> Non
     variants = {f"{algo} {k}": (algo, f"memory.delta = {k}") for algo in METHOD_STYLES for k in range(9)}
     for color in [*OTHER_COLORS, *(style.color for style in (METHOD_STYLES | make_styles(variants)).values())]:
         assert contrast(color, background) >= 3
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_text_in_the_color_of_a_line_has_a_contrast_of_four_and_a_half_to_one(mode) -> None:
+    background = get_theme_colors(mode)[1]
+    for color in [*OTHER_COLORS, *OKABE_ITO, *(style.color for style in METHOD_STYLES.values())]:
+        assert contrast(make_text_color(color, background), background) >= 4.5
 
 
 def test_any_two_colors_are_far_apart() -> None:
