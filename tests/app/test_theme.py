@@ -160,12 +160,14 @@ def test_a_color_belongs_to_its_line_whatever_stands_beside_it() -> None:
     assert len(set(among.values())) == 19
 
 
-def test_a_preset_or_a_budget_leaves_the_color_alone_and_adds_a_marker() -> None:
-    styles = make_styles({"emtc-qplex": ("emtc-qplex", ""), "emtc-qplex (preset = demo)": ("emtc-qplex", "")})
-    plain, demo = styles.values()
-    assert plain == METHOD_STYLES["emtc-qplex"]
-    assert (demo.color, demo.dash) == (plain.color, plain.dash)
-    assert demo.marker
+@pytest.mark.parametrize("changes", ["", "gate.enabled = false", "memory.delta = 1"])
+def test_variants_that_differ_only_in_their_training_length_have_different_colors(changes) -> None:
+    lengths = {f"emtc-qplex, {steps} steps": ("emtc-qplex", changes) for steps in ("1M", "500k", "250k")}
+    styles = make_styles(lengths)
+    assert len({style.color for style in styles.values()}) == len({style.marker for style in styles.values()}) == 3
+    assert min(distance(a.color, b.color) for a, b in combinations(styles.values(), 2)) > 0.04
+    assert make_styles(dict(reversed(lengths.items()))) == styles
+    assert styles["emtc-qplex, 1M steps"] == make_styles({"emtc-qplex": ("emtc-qplex", changes)})["emtc-qplex"]
 
 
 def test_many_ablations_are_all_told_apart_in_any_order() -> None:
