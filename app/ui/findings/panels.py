@@ -115,7 +115,7 @@ def _show_chart(curves: Curves, study: StoredStudy) -> None:
         with st.container(horizontal=True, width="content", gap="small"):
             pin.show_export(chart, key=key, stem=runs[0].map, sources=describe_runs(runs))
             pin.show(chart, key=key, page=_PAGE, run=runs, facts=pinned_values)
-    canvas.show(chart, key=key, panel_height=_PANEL_HEIGHT)
+    canvas.show(chart, key=key, panel_height=_PANEL_HEIGHT, bands="pointed")
     st.caption(escape_markdown(summarize_lines(lines)), help=escape_markdown(chart.caption))
     if lines.others:
         compare_settings = {
