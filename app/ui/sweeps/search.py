@@ -269,7 +269,10 @@ def _show_figure(sweep_id: str, kind: Kind, *, n_complete: int, study_version: i
 def _make_plot(url: str, sweep_id: str, kind: Kind, study_version: int) -> str:
     """Make one of Optuna's figures as JSON, once per version of the study. `url` is only a part of the cache key."""
     figure = _get_plot(kind)(find_study(data.database(), sweep_id))
-    return str(figure.update_layout(title=None, height=_PLOT_HEIGHT, margin={"t": 30, "b": 30}).to_json())
+    margin = {"t": 30, "b": 30, "l": 60, "r": 40}  # [pixels]
+    # Plotly fills the area of parallel coordinates with `paper_bgcolor`, which is white by default, also in dark mode.
+    figure.update_layout(title=None, height=_PLOT_HEIGHT, margin=margin, paper_bgcolor="rgba(0,0,0,0)")
+    return str(figure.to_json())
 
 
 def _get_plot(kind: Kind) -> Callable[[Any], Any]:
