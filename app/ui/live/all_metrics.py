@@ -24,7 +24,7 @@ from app.ui import data, run_data
 from app.ui.live import cells
 from app.ui.live.cells import Cell
 from app.ui.page_state import WINDOW, Choices, Text
-from app.ui.widgets import canvas
+from app.ui.widgets import canvas, pin
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import describe_metric
 from storage.runs.rows import find_run
@@ -41,12 +41,13 @@ _ONE_METRIC_HEIGHT: Final = 260
 """Height of the enlarged chart of one metric [pixels]."""
 
 
-def show(run_rows: RunData, x_axis: XAxisName) -> None:
+def show(run_rows: RunData, x_axis: XAxisName, *, words: Sequence[str]) -> None:
     """Draw the tab.
 
     Args:
         run_rows: The run and its x axis. Its metrics are read here.
         x_axis: Name of the x axis.
+        words: Words of the search. Only metrics with all of them are drawn.
     """
     run = run_rows.run
     curves = run_data.get_session_curves(run.id, (), key="live_all_metrics", has_tables=False)
@@ -62,7 +63,7 @@ def show(run_rows: RunData, x_axis: XAxisName) -> None:
     )
     if enlarged:
         _show_enlarged(run_rows, enlarged, shared_axis, axis_option)
-    found = _search(names)
+    found = [name for name in names if _matches(name, words)]
     if not found:
         st.caption("No metric of this run contains these words." if names else "No metric has been recorded yet.")
     axis_of_small_charts = replace(shared_axis, height=None)
@@ -73,25 +74,25 @@ def show(run_rows: RunData, x_axis: XAxisName) -> None:
                 if name in charts:
                     canvas.show(
                         charts[name], key=f"live-small-{name}", window=WINDOW.read(), panel_height=SMALL_HEIGHT,
-                        shared_axis=axis_of_small_charts, has_x_title=False, on_window=WINDOW.on_window,
+                        shared_axis=axis_of_small_charts, x_title=False, on_window=WINDOW.on_window,
                         on_press=partial(_enlarge, name, enlarged),
                     )  # fmt: skip
 
 
-def _search(names: Sequence[str]) -> list[str]:
-    """Draw the search field; return the metrics whose name, label or meaning contains all of its words."""
+def choose_words() -> list[str]:
+    """Draw the search field; return its words in lower case."""
     st.text_input(
-        "Search metrics", label_visibility="collapsed", placeholder="Search metrics by name or meaning",
-        icon=":material/search:", width=340, **_SEARCH.bind(),
+        "Search metrics", label_visibility="collapsed", placeholder="Search metrics", icon=":material/search:",
+        help="Metrics whose name or meaning contains all words", width=240, **_SEARCH.bind(),
     )  # fmt: skip
-    words = _SEARCH.read().lower().split()
-    found: list[str] = []
-    for name in names:
-        metric = describe_metric(name)
-        text = f"{name} {metric.label} {metric.meaning}".lower()
-        if all(word in text for word in words):
-            found.append(name)
-    return found
+    return _SEARCH.read().lower().split()
+
+
+def _matches(name: str, words: Sequence[str]) -> bool:
+    """Return whether the name, the label or the meaning of a metric contains all words."""
+    metric = describe_metric(name)
+    text = f"{name} {metric.label} {metric.meaning}".lower()
+    return all(word in text for word in words)
 
 
 def _enlarge(name: str, enlarged: Sequence[str]) -> None:
@@ -107,13 +108,12 @@ def _show_enlarged(
     chart = draw_chart("metrics", run_rows, MetricOptions.read(values))
     cell = cells.overlay_runs(Cell("Selected metrics", chart, values | axis_option), run_rows.run.id)
     is_single = len(names) == 1
-    with st.container(key="live_enlarged", gap=None):
-        with st.container(key=f"{cell.key}-bar", horizontal=True, vertical_alignment="center", gap="xsmall"):
-            cells.show_heading(cell, describe_metric(names[0]).label if is_single else "")
+    with st.container(key="live_enlarged"), pin.make_panel(cell.key):
+        with cells.show_bar(cell, describe_metric(names[0]).label if is_single else ""):
             cells.show_buttons(cell, run_rows.run)
             st.button("Close", icon=":material/close:", key="live_close", on_click=ENLARGED.write, args=(None,))
         axis = shared_axis if is_single else replace(shared_axis, height=None)
-        cells.show_chart(cell, axis, is_titled=not is_single, has_x_title=True)
+        cells.show_chart(cell, axis, is_titled=not is_single)
 
 
 def _draw_small_charts(run_rows: RunData, names: Sequence[str]) -> dict[str, Chart]:
@@ -128,7 +128,9 @@ def _draw_small_charts(run_rows: RunData, names: Sequence[str]) -> dict[str, Cha
         chart = draw_chart("metrics", replace(run_rows, metrics=frames[name]), MetricOptions(metrics=(name,)))
         panels = []
         for panel in chart.panels:
-            panels.append(replace(panel, lines=tuple(thin_line(line, MAX_POINTS) for line in panel.lines)))
+            lines = tuple(thin_line(line, MAX_POINTS) for line in panel.lines)
+            # so short that the button of the chart does not cover the title
+            panels.append(replace(panel, title=panel.title.replace(" quantile)", ")"), lines=lines))
         values = "; ".join(panel.format_last_values() for panel in panels)
         description = f"{name}: {chart.caption} Last value: {values}."
         charts[name] = replace(chart, panels=tuple(panels), subtitle="", description=description)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.format import escape_markdown
 from app.figures.curve_style import smooth_chart
@@ -28,6 +29,8 @@ OVERLAID_RUNS = Choices("ref", "live")
 SMOOTHING = RunChartOptions.get_option("smoothing")
 WEIGHT = Number(SMOOTHING.parameter, "live", default=SMOOTHING.default, low=0, high=MAX_SMOOTHING)
 """Weight of the moving average."""
+_X_TITLE_HEIGHT: Final = 18
+"""Height of the title of an x axis [pixels], as in curves.js."""
 PANEL_HEIGHT = 170
 """Height of a panel in a chart of several metrics [pixels]."""
 
@@ -48,7 +51,7 @@ class Cell:
 
 
 def show(
-    cell: Cell, run: RunRow, shared_axis: canvas.SharedAxis, *, is_titled: bool = False, has_x_title: bool = True
+    cell: Cell, run: RunRow, shared_axis: canvas.SharedAxis, *, is_titled: bool = False, x_title: bool = True
 ) -> None:
     """Draw the title of a chart with its explanation and its buttons, and the chart.
 
@@ -57,20 +60,27 @@ def show(
         run: The run.
         shared_axis: Layout, window, cursor and smoothing that the chart shares with the other charts.
         is_titled: Whether each panel has its title on the canvas.
-        has_x_title: Whether the name of the x axis is below the chart.
+        x_title: Whether the title of the x axis is below the chart.
     """
-    with st.container(key=f"{cell.key}-bar", horizontal=True, vertical_alignment="center", gap="xsmall"):
-        show_heading(cell)
-        show_buttons(cell, run)
-    show_chart(cell, shared_axis, is_titled=is_titled, has_x_title=has_x_title)
+    with pin.make_panel(cell.key):
+        with show_bar(cell):
+            show_buttons(cell, run)
+        show_chart(cell, shared_axis, is_titled=is_titled, x_title=x_title)
 
 
-def show_heading(cell: Cell, title: str = "") -> None:
-    """Draw a title with the caption of the chart as its tooltip. Default: the title of the cell."""
+def show_bar(cell: Cell, title: str = "") -> DeltaGenerator:
+    """Draw a row with a title, which has the caption of the chart as its tooltip. Return the row.
+
+    Args:
+        cell: The chart.
+        title: Default: the title of the cell.
+    """
     heading = title or cell.title
     if heading[:1].isascii():  # β has no capital letter
         heading = heading[:1].upper() + heading[1:]
-    st.markdown(f"#### {escape_markdown(heading)}", help=escape_markdown(cell.chart.caption), width="stretch")
+    row = st.container(key=f"{cell.key}-bar", horizontal=True, vertical_alignment="center", gap="xsmall")
+    row.markdown(f"#### {escape_markdown(heading)}", help=escape_markdown(cell.chart.caption), width="stretch")
+    return row
 
 
 def show_buttons(cell: Cell, run: RunRow) -> None:
@@ -85,17 +95,17 @@ def show_buttons(cell: Cell, run: RunRow) -> None:
         pinned_values["beside"] = overlaid  # name of this option in figures
     pin.show_with_export(
         lambda: smooth_chart(cell.chart, weight).keep_window(window), key=cell.key, stem=run.id, page="live", run=run,
-        facts=pinned_values,
+        facts=pinned_values, icons=True,
     )  # fmt: skip
 
 
-def show_chart(
-    cell: Cell, shared_axis: canvas.SharedAxis, *, is_titled: bool = False, has_x_title: bool = True
-) -> None:
+def show_chart(cell: Cell, shared_axis: canvas.SharedAxis, *, is_titled: bool = False, x_title: bool = True) -> None:
     """Draw the chart without its title and buttons. The arguments are those of `show`."""
+    if shared_axis.height is not None and not x_title:  # then its plot is as high as that of a chart with the title
+        shared_axis = replace(shared_axis, height=shared_axis.height - _X_TITLE_HEIGHT)
     canvas.show(
         _shorten_texts(cell.chart), key=cell.key, window=WINDOW.read(), panel_height=PANEL_HEIGHT, titles=is_titled,
-        shared_axis=shared_axis, has_x_title=has_x_title, on_window=WINDOW.on_window,
+        shared_axis=shared_axis, x_title=x_title, on_window=WINDOW.on_window,
     )  # fmt: skip
 
 

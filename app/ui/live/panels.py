@@ -34,7 +34,7 @@ from app.ui.live import all_metrics, cells, controls
 from app.ui.live.cells import LINK, SMOOTHING, WEIGHT, Cell
 from app.ui.page_state import WINDOW, Choice
 from app.ui.run_data import LiveCurves
-from app.ui.widgets import canvas, files, run_header
+from app.ui.widgets import canvas, files, pin, run_header
 from app.ui.widgets.option_widget import OptionWidget
 from emtc_core.errors import ConfigError
 from storage.runs.rows import RunRow, find_run
@@ -151,10 +151,11 @@ def _draw_charts(run: RunRow) -> None:
             _X_AXIS.draw(on_change=lambda: WINDOW.write(None), label_visibility="collapsed", width=190)
             # A fragment, so that a change of the smoothing, which the browser draws, does not send the charts again.
             st.fragment(_show_smoothing)()
+            words = all_metrics.choose_words() if part == "metrics" else []
         x_axis, x_values = _read_x_axis(run)
         run_rows = _get_run_data(run, curves, x_values)
         if part == "metrics":
-            all_metrics.show(run_rows, x_axis if x_values is not ENV_STEPS else "env_steps")
+            all_metrics.show(run_rows, x_axis if x_values is not ENV_STEPS else "env_steps", words=words)
         else:
             # The option of all figures that sets their x axis; none for env steps, the default.
             _draw_training(run_rows, {"x_axis": x_axis} if x_values is not ENV_STEPS else {})
@@ -164,9 +165,10 @@ def _select_part() -> str:
     """Draw the tabs; return the selected one. A URL with enlarged metrics and without a tab opens *All metrics*."""
     if all_metrics.ENLARGED.is_in_url and not _PART.is_in_url:
         _PART.write("metrics")
-    return st.segmented_control(
+    part = st.segmented_control(
         "Charts", **_PART.bind(list(_PARTS), _PARTS.__getitem__), label_visibility="collapsed", required=True
     )
+    return str(part)
 
 
 def _show_smoothing() -> None:
@@ -185,25 +187,23 @@ def _draw_training(run_rows: RunData, axis_option: dict[str, Any]) -> None:
     with st.container(key="live_charts_grid", horizontal=True, gap="medium"):
         for index, cell in enumerate(drawn):
             is_last_row = index >= len(drawn) - 2  # in two columns; the name of the x axis is only below the last row
-            with st.container(gap=None):
-                if cell.title in (BETA_PANEL, CLOSING_PANEL):
-                    _show_beta(cell, run, shared_axis, has_x_title=is_last_row)
-                else:
-                    cells.show(cell, run, shared_axis, has_x_title=is_last_row)
+            if cell.title in (BETA_PANEL, CLOSING_PANEL):
+                _show_beta(cell, run, shared_axis, x_title=is_last_row)
+            else:
+                cells.show(cell, run, shared_axis, x_title=is_last_row)
         # A chart of several metrics has a panel for each, so it is higher than the others.
         axis_without_height = replace(shared_axis, height=None)
         for cell in _draw_metric_cells(run_rows, axis_option):
-            with st.container(gap=None):
-                cells.show(cells.overlay_runs(cell, run.id), run, axis_without_height, is_titled=True)
+            cells.show(cells.overlay_runs(cell, run.id), run, axis_without_height, is_titled=True)
 
 
-def _show_beta(cell: Cell, run: RunRow, shared_axis: canvas.SharedAxis, *, has_x_title: bool) -> None:
+def _show_beta(cell: Cell, run: RunRow, shared_axis: canvas.SharedAxis, *, x_title: bool) -> None:
     """Draw the chart of β̄ or of 1 − β̄, with the switch between them."""
-    with st.container(key=f"{cell.key}-bar", horizontal=True, vertical_alignment="center", gap="xsmall"):
-        cells.show_heading(cell)
-        _BETA.draw(label=CLOSING_PANEL)
-        cells.show_buttons(cell, run)
-    cells.show_chart(cell, shared_axis, has_x_title=has_x_title)
+    with pin.make_panel(cell.key):
+        with cells.show_bar(cell):
+            cells.show_buttons(cell, run)
+            _BETA.draw(label=CLOSING_PANEL, help=None)
+        cells.show_chart(cell, shared_axis, x_title=x_title)
 
 
 def _get_run_data(run: RunRow, curves: LiveCurves, x: XValues) -> RunData:
