@@ -74,7 +74,7 @@ def show(run_rows: RunData, x_axis: XAxisName, *, words: Sequence[str]) -> None:
                 if name in charts:
                     canvas.show(
                         charts[name], key=f"live-small-{name}", window=WINDOW.read(), panel_height=SMALL_HEIGHT,
-                        shared_axis=axis_of_small_charts, x_title=False, on_window=WINDOW.on_window,
+                        shared_axis=axis_of_small_charts, x_title=False, legend=False, on_window=WINDOW.on_window,
                         on_press=partial(_enlarge, name, enlarged),
                     )  # fmt: skip
 
@@ -133,7 +133,7 @@ def _draw_small_charts(run_rows: RunData, names: Sequence[str]) -> dict[str, Cha
             panels.append(replace(panel, title=panel.title.replace(" quantile)", ")"), lines=lines))
         values = "; ".join(panel.format_last_values() for panel in panels)
         description = f"{name}: {chart.caption} Last value: {values}."
-        charts[name] = replace(chart, panels=tuple(panels), subtitle="", description=description)
+        charts[name] = replace(chart, panels=tuple(panels), description=description)
     return charts
 
 
@@ -148,7 +148,7 @@ def _add_overlaid_runs(
     result: dict[str, Chart] = {}
     for name, chart in charts.items():
         same_metric = {label: other[name] for label, other in others.items() if name in other}
-        result[name] = add_reference_runs(chart, same_metric)
+        result[name] = cells.shorten_texts(add_reference_runs(chart, same_metric))
     return result
 
 

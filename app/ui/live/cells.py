@@ -104,18 +104,26 @@ def show_chart(cell: Cell, shared_axis: canvas.SharedAxis, *, is_titled: bool = 
     if shared_axis.height is not None and not x_title:  # then its plot is as high as that of a chart with the title
         shared_axis = replace(shared_axis, height=shared_axis.height - _X_TITLE_HEIGHT)
     canvas.show(
-        _shorten_texts(cell.chart), key=cell.key, window=WINDOW.read(), panel_height=PANEL_HEIGHT, titles=is_titled,
+        shorten_texts(cell.chart), key=cell.key, window=WINDOW.read(), panel_height=PANEL_HEIGHT, titles=is_titled,
         shared_axis=shared_axis, x_title=x_title, on_window=WINDOW.on_window,
     )  # fmt: skip
 
 
-def _shorten_texts(chart: Chart) -> Chart:
-    """Leave out the subtitle, and name each line by its label. The caption explains both."""
+def shorten_texts(chart: Chart) -> Chart:
+    """Leave out the subtitle, name each line by its label, and an overlaid run by its id. The caption explains them."""
     panels = []
     for panel in chart.panels:
-        lines = [replace(line, name=line.label or line.name) for line in panel.lines]
+        lines = [replace(line, name=line.label or _shorten_name(line.name)) for line in panel.lines]
         panels.append(replace(panel, lines=tuple(lines)))
     return replace(chart, panels=tuple(panels), subtitle="")
+
+
+def _shorten_name(name: str) -> str:
+    """Replace the name of an overlaid run by its id: the list of runs has the name."""
+    for run_id in OVERLAID_RUNS.read():
+        if name.endswith(f" ({run_id})"):
+            return run_id
+    return name
 
 
 def list_overlaid_runs(run_id: str) -> list[str]:

@@ -30,7 +30,7 @@ from app.figures.registry import draw_chart, list_live_metrics, list_metric_char
 from app.figures.run_charts import ACTIVITY_PANEL, BETA_PANEL, CLOSING_PANEL, POSITIVE_PANEL
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, messages, run_data
-from app.ui.live import all_metrics, cells, controls
+from app.ui.live import all_metrics, cells, controls, overlay_list
 from app.ui.live.cells import LINK, SMOOTHING, WEIGHT, Cell
 from app.ui.page_state import WINDOW, Choice
 from app.ui.run_data import LiveCurves
@@ -148,17 +148,25 @@ def _draw_charts(run: RunRow) -> None:
     with messages.guarded(), data.use_one_snapshot():
         with st.container(key="live_bar", horizontal=True, vertical_alignment="center", gap="small"):
             part = _select_part()
+            st.toggle(
+                "Runs", help="Lists the other runs, and overlays them on the charts", **overlay_list.IS_OPEN.bind()
+            )
             _X_AXIS.draw(on_change=lambda: WINDOW.write(None), label_visibility="collapsed", width=190)
             # A fragment, so that a change of the smoothing, which the browser draws, does not send the charts again.
             st.fragment(_show_smoothing)()
             words = all_metrics.choose_words() if part == "metrics" else []
         x_axis, x_values = _read_x_axis(run)
         run_rows = _get_run_data(run, curves, x_values)
-        if part == "metrics":
-            all_metrics.show(run_rows, x_axis if x_values is not ENV_STEPS else "env_steps", words=words)
-        else:
-            # The option of all figures that sets their x axis; none for env steps, the default.
-            _draw_training(run_rows, {"x_axis": x_axis} if x_values is not ENV_STEPS else {})
+        with st.container(key="live_columns", horizontal=True, gap="medium"):
+            if overlay_list.IS_OPEN.read():
+                with st.container(key="live_list", gap="xsmall"):
+                    overlay_list.show(run)
+            with st.container():
+                if part == "metrics":
+                    all_metrics.show(run_rows, x_axis if x_values is not ENV_STEPS else "env_steps", words=words)
+                else:
+                    # The option of all figures that sets their x axis; none for env steps, the default.
+                    _draw_training(run_rows, {"x_axis": x_axis} if x_values is not ENV_STEPS else {})
 
 
 def _select_part() -> str:
