@@ -5,8 +5,6 @@ Replay draw the header. While a run is trained, a timer updates the row. On the 
 updates the messages of the run.
 """
 
-from typing import Final
-
 import pandas as pd
 import streamlit as st
 
@@ -22,21 +20,13 @@ from app.analysis.format import (
 from app.analysis.quantities import SUCCESS_RATE, get_success_threshold
 from app.analysis.settings import is_gate_off, name_algo
 from app.figures.theme import ENDED_STATUSES
-from app.ui import data, messages, run_data, view
+from app.ui import data, messages, run_data
 from app.ui.live import controls
-from app.ui.page_state import RUN
 from app.ui.run_data import LiveCurves
-from app.ui.widgets import run_picker, tour
+from app.ui.widgets import page_tabs, run_picker, tour
 from storage.queries.final_rates import FINAL_RATE_LABEL, FINAL_RATE_MEANING, read_final_rates
 from storage.runs.rows import RunRow, find_run, format_seed, imported_label, shown_status
 
-TABS: Final = {
-    "run": ("Overview", ":material/description:"),
-    "live": ("Live", ":material/monitoring:"),
-    "memory": ("Memory", ":material/bubble_chart:"),
-    "replay": ("Replay", ":material/smart_display:"),
-}
-"""Page → title and icon."""
 UPDATE_S = 5.0
 """Interval of the updates on the pages other than Live [s]."""
 _SPEED = "time/env_steps_per_second"
@@ -55,7 +45,7 @@ def open_page(title: str, *, has_numbers: bool = True) -> RunRow:
     """
     run = run_picker.require_run(title)
     st.session_state[_STATUS] = {run.id: run.live_status}
-    _show_tabs(run, title)
+    page_tabs.show()
     tour.show(run)
     if has_numbers:
         st.fragment(_update, run_every=None if run.live_status in ENDED_STATUSES else UPDATE_S)(run.id)
@@ -86,19 +76,6 @@ def show_numbers(run: RunRow, curves: LiveCurves) -> None:
         explanation = controls.show(run)  # what happens to the stored rows after a resume or restart
     if explanation:
         st.caption(escape_markdown(explanation))
-
-
-def _show_tabs(run: RunRow, title: str) -> None:
-    """Draw the links to the pages of the run. The title of this page is the current tab."""
-    with st.container(key="run_tabs", horizontal=True, vertical_alignment="center", gap="small"):
-        for page, (name, icon) in TABS.items():
-            if name == title:
-                st.title(name, anchor=False, width="content")
-            else:
-                parameters = view.add_bundle({RUN.name: run.id})
-                st.page_link(f"../pages/{page}.py", label=name, icon=icon, query_params=parameters)
-        if all(name != title for name, _ in TABS.values()):
-            st.title(title, anchor=False, width="content")
 
 
 def _describe_run(run: RunRow) -> str:
