@@ -52,7 +52,8 @@ function unpack(bytes) {
 
 function formatNumber(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–"
-  const size = Math.abs(value)
+  if (value < 0) return `−${formatNumber(-value)}`
+  const size = value
   if (size === 0) return "0"
   if (size >= 1e6) return `${+(value / 1e6).toPrecision(4)}M`
   if (size >= 1e4) return `${+(value / 1e3).toPrecision(4)}k`
