@@ -21,7 +21,7 @@ import pandas as pd
 
 from app.analysis.aggregates import trailing_mean
 from app.analysis.curves import read_float_column
-from app.analysis.intervals import compute_wilson_interval
+from app.analysis.intervals import compute_interval_of_wins
 from app.analysis.quantities import SUCCESS_RATE, name_success
 from app.analysis.x_axes import X_AXES
 from app.figures.curve_style import clip_spikes, complement, with_log_y_axis
@@ -450,7 +450,7 @@ def _make_greedy_line(evaluations: pd.DataFrame) -> Line:
     """Make the line of the greedy win rate. For the interval, episodes that are equal to each other count once."""
     rate, episodes, distinct = (read_float_column(evaluations, name) for name in ("win_rate", "episodes", "distinct"))
     n = np.where(np.isfinite(distinct), distinct, episodes)
-    band = compute_wilson_interval(rate * n, n)
+    band = compute_interval_of_wins(rate * n, n)
     x = read_float_column(evaluations, "env_step")
     return Line("greedy evaluation, 95 % Wilson interval", WIN_RATE, x, rate, *band, label="greedy, 95 % interval")
 

@@ -184,7 +184,7 @@ def convert_x_axis(chart: Chart, run_id: str, x: XValues) -> Chart:
         x_label=x.axis.label,
         panels=tuple(panels),
         marks=tuple(marks),
-        caption=f"{chart.caption} {x.axis.meaning}",
+        caption=f"{chart.caption} {x.axis.caption}",
         description=chart.description.replace(X_LABEL, x.axis.label),
     )
 

@@ -228,7 +228,7 @@ def _read_x_axis(run: RunRow) -> tuple[XAxisName, XValues]:
     x = read_x_values(data.database(), [run], name)
     if x.curves is None or run.id in x.curves:
         return name, x
-    st.caption(escape_markdown(f"The x axis is env steps: this run has {x.axis.missing}."))
+    st.caption(escape_markdown(f"The x axis is env steps: this run has {x.axis.missing_reason}."))
     return "env_steps", ENV_STEPS
 
 
