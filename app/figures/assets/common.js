@@ -61,6 +61,17 @@ function formatNumber(value) {
   return value.toExponential(1)
 }
 
+// Divide a text between its words into lines that are not wider than `width` in the current font of `ctx`.
+function wrapText(ctx, text, width) {
+  const lines = []
+  for (const word of text.split(" ").filter(Boolean)) {
+    const longer = lines.length ? `${lines.at(-1)} ${word}` : word
+    if (lines.length && ctx.measureText(longer).width <= width) lines[lines.length - 1] = longer
+    else lines.push(word)
+  }
+  return lines
+}
+
 function niceTicks(low, high, count) {
   const span = high - low
   if (!(span > 0)) return [low]
