@@ -17,6 +17,7 @@ import streamlit as st
 from app.analysis.format import MISSING as NO_VALUE
 from app.analysis.format import escape_markdown, format_count
 from app.analysis.settings import write_value
+from app.figures.theme import Mode, get_theme_colors
 from app.jobs.sweeps.control import remake_plan, start_sweep
 from app.jobs.sweeps.file import write_sweep_file
 from app.jobs.sweeps.plan import Plan, plan_more_seeds
@@ -261,17 +262,27 @@ def _show_figure(sweep_id: str, kind: Kind, *, n_complete: int, study_version: i
                     key=f"search-{kind}-{format}", width="stretch",
                 )  # fmt: skip
     with messages.guarded():
-        plot = plotly.io.from_json(_make_plot(data.database().url, sweep_id, kind, study_version), skip_invalid=True)
-        st.plotly_chart(plot, key=f"search-{kind}")
+        mode: Mode = "dark" if st.context.theme.type == "dark" else "light"
+        text = _make_plot(data.database().url, sweep_id, kind, study_version, mode)
+        st.plotly_chart(plotly.io.from_json(text, skip_invalid=True), key=f"search-{kind}", theme=None)
 
 
 @st.cache_data(ttl=3600, max_entries=60, show_spinner=False)
-def _make_plot(url: str, sweep_id: str, kind: Kind, study_version: int) -> str:
+def _make_plot(url: str, sweep_id: str, kind: Kind, study_version: int, mode: Mode) -> str:
     """Make one of Optuna's figures as JSON, once per version of the study. `url` is only a part of the cache key."""
     figure = _get_plot(kind)(find_study(data.database(), sweep_id))
-    margin = {"t": 30, "b": 30, "l": 60, "r": 40}  # [pixels]
-    # Plotly fills the area of parallel coordinates with `paper_bgcolor`, which is white by default, also in dark mode.
-    figure.update_layout(title=None, height=_PLOT_HEIGHT, margin=margin, paper_bgcolor="rgba(0,0,0,0)")
+    text, background, grid = get_theme_colors(mode)
+    axis = {"gridcolor": grid, "zerolinecolor": grid, "linecolor": grid}
+    figure.update_layout(
+        title=None,
+        height=_PLOT_HEIGHT,
+        margin={"t": 30, "b": 40, "l": 60, "r": 40},  # [pixels]
+        font={"color": text},
+        paper_bgcolor=background,
+        plot_bgcolor=background,
+    )
+    figure.update_xaxes(axis).update_yaxes(axis, automargin=True)
+    figure.update_traces(tickfont={"color": text}, selector={"type": "parcoords"})
     return str(figure.to_json())
 
 

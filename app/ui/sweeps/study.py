@@ -107,7 +107,7 @@ def _show_study(sweep: Sweep, runs: Sequence[RunRow]) -> None:
         key = f"sweep-{figure.name}-{sweep.id}"
         with buttons:
             pin.show_with_export(figure, key=key, stem=sweep.id, page="sweeps", run=runs, facts=values)
-        pin.show_figure(figure, key=key, x_name=_X_NAMES.get(figure.name, ""))
+        pin.show_figure(figure, key=key, x_name=_X_NAMES.get(figure.name, ""), bands="pointed")
     if not sweep.trials:
         _show_result(sweep, tables, options)
     if study in _TABLES:
