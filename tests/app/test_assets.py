@@ -15,7 +15,7 @@ def names_of(script: str) -> list[str]:
 
 COMPONENTS = [
     ("curves.js",),
-    ("legend.js",),
+    ("run_list.js",),
     ("field.js", "replay.js"),
     ("atlas_points.js", "atlas_picture.js", "atlas_controls.js", "atlas.js"),
 ]
