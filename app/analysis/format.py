@@ -57,6 +57,16 @@ def format_percent(value: float | None, digits: int = 0) -> str:
     return MISSING if value is None or not isfinite(value) else f"{format_decimals(100 * value, digits)} %"
 
 
+def format_final_rate(rate: float | None, episodes: str | None) -> str:
+    """Write a final win rate with the episodes that it counts: 46 % robust.
+
+    Args:
+        rate: Fraction; None or NaN if there is none.
+        episodes: "robust" or "greedy", see `storage.queries.final_rates`.
+    """
+    return f"{format_percent(rate)} {episodes}" if rate is not None and isfinite(rate) else MISSING
+
+
 def format_duration(seconds: float | None) -> str:
     """Write a duration with its two largest units: 45 s, 3 min 20 s, 2 h 05 min, 3 d 4 h."""
     if seconds is None or not isfinite(seconds):

@@ -125,6 +125,8 @@ EMU(QPLEX).
 _MIN_LUMINANCE = 0.126
 _MAX_LUMINANCE = 0.295
 """Between these luminances, a variant has a contrast of at least 3:1 on the dark and on the light background."""
+_TEXT_CONTRAST = 4.6
+"""Contrast of colored text to its background. The minimum of WCAG is 4.5; rounding a color can change it a little."""
 
 
 def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
@@ -132,7 +134,8 @@ def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
 
     - An algorithm in `METHOD_STYLES` has the style given there.
     - A variant of it has the style in `VARIANT_STYLES`. If there is none, the hash of its changes selects a hue and a
-      marker. If another line has this color and marker already, the next free marker is taken.
+      marker. If another line has this color and marker already, the next hue and marker are taken: this is so if two
+      variants differ only in their training length.
     - Another algorithm has one of `OTHER_COLORS`, and a marker if it is a variant. The hash of its name and its changes
       selects them. If another line has this color already, the next free color is taken.
 
@@ -160,10 +163,15 @@ def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
 def _list_known_styles(algo: str, changes: str, key: str) -> list[Style]:
     """List the styles that an algorithm of `METHOD_STYLES` or its variant can have, the preferred one first."""
     color, dash, _ = METHOD_STYLES[algo]
-    if changes:
-        index = zlib.crc32(f"hue {changes}".encode()) % len(_VARIANT_HUE_SHIFTS)
-        color = _shift_hue(color, _VARIANT_HUE_SHIFTS[index])
-    candidates = [Style(color, dash, marker) for marker in _order_markers(changes or key)]
+    text = changes or key
+    first = zlib.crc32(f"hue {text}".encode()) % len(_VARIANT_HUE_SHIFTS)
+    shifts = (*_VARIANT_HUE_SHIFTS[first:], *_VARIANT_HUE_SHIFTS[:first])
+    colors = [_shift_hue(color, shift) for shift in shifts]
+    markers = _order_markers(text)
+    # Both the color and the marker change from one candidate to the next one. 4 colors and 9 markers have no common
+    # factor, so these are all combinations.
+    n_candidates = len(colors) * len(markers)
+    candidates = [Style(colors[i % len(colors)], dash, markers[i % len(markers)]) for i in range(n_candidates)]
     if not changes:
         candidates.insert(0, Style(color, dash))
     elif (algo, changes) in VARIANT_STYLES:
@@ -212,6 +220,17 @@ def set_luminance(color: str, target: float) -> str:
         channels = [channel * target / current for channel in channels]
     encoded = [12.92 * c if c <= 0.0031308 else 1.055 * c ** (1 / 2.4) - 0.055 for c in channels]  # linear to sRGB
     return "#" + "".join(f"{round(255 * channel):02X}" for channel in encoded)
+
+
+def make_text_color(color: str, background: str) -> str:
+    """Return a darker or lighter shade of a color, in which text has a contrast of 4.5:1 to the background."""
+    paper = luminance(background) + 0.05
+    is_light = luminance(background) > 0.18
+    if is_light:
+        target = min(luminance(color), paper / _TEXT_CONTRAST - 0.05)
+    else:
+        target = max(luminance(color), paper * _TEXT_CONTRAST - 0.05)
+    return set_luminance(color, target)
 
 
 def luminance(color: str) -> float:

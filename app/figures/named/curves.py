@@ -297,10 +297,10 @@ def describe_aggregation(curves: Curves, aggregation: Aggregation) -> str:
 def _describe_x_axis(curves: Curves) -> str:
     """Describe the x axis and how seeds are aligned on it; empty for the axis of env steps."""
     axis = curves.x_axis
-    if not axis.meaning or max(curves.seed_counts, default=0) < 2:
-        return axis.meaning
+    if not axis.caption or max(curves.seed_counts, default=0) < 2:
+        return axis.caption
     return (
-        f"{axis.meaning} Seeds are interpolated linearly to the same {axis.short_name}s; a line ends where its first "
+        f"{axis.caption} Seeds are interpolated linearly to the same {axis.short_name}s; a line ends where its first "
         "seed ends."
     )
 
@@ -508,7 +508,7 @@ def list_mu_w_steps(tables: RunTables, options: MuWOptions) -> dict[str, tuple[i
     """
     curves = read_curves(tables, rate=options.rate)
     with_unfinished = select_results(curves, include_unfinished=True)
-    candidates = with_unfinished if options.include_unfinished else select_results(curves, final=True)
+    candidates = with_unfinished if options.include_unfinished else select_results(curves, for_final_numbers=True)
     results = select_common_budget(candidates)
     tasks_without_results = set(with_unfinished.tasks) - set(results.tasks)
     unfinished = [group for group in with_unfinished.by_variant if group.variant.task in tasks_without_results]

@@ -120,7 +120,9 @@ def _show_tables(tables: RunTables, options: LearningCurveOptions, values: dict[
         values: The values of all options of the page, by name; `rate` is the win rate of the tables.
     """
     rate = values["rate"]
-    results = select_results(read_curves(tables, rate=rate), include_unfinished=options.include_unfinished, final=True)
+    results = select_results(
+        read_curves(tables, rate=rate), include_unfinished=options.include_unfinished, for_final_numbers=True
+    )
     with st.container(horizontal=True, vertical_alignment="bottom"):
         values |= run_choice.choose_final(list_budgets(results))
     run_choice.show_length_note(read_finals(tables, BudgetOptions.select(values), rate))
