@@ -70,7 +70,7 @@ def test_a_zoom_and_a_hidden_line_hold_for_every_panel_and_stay_in_the_link(brow
         assert again.locator(".curves").evaluate_all(WINDOWS) == windows
         assert again.locator(".curves").evaluate_all(LINES) == [["EMTC(QPLEX) (n = 2)"]] * 2
         hidden = again.locator(".run-list .group", has=again.locator(".eye[aria-pressed=false]"))
-        assert hidden.inner_text().split() == ["QMIX", "4"]
+        assert hidden.locator(".main").inner_text().split() == ["QMIX", "4"]
         hidden.locator(".main").click()
         again.locator(".run-list .run .eye").first.click()
         again.wait_for_function("() => !document.location.search.includes('hide=qmix')")

@@ -5,6 +5,7 @@ both.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,8 +21,9 @@ from app.ui.widgets.run_list import ListedRun, RunGroup
 from emtc_core.errors import EmtcError, RunNotFoundError
 from storage.notebook import list_entries
 from storage.queries.episode_search import list_replayable_runs
+from storage.queries.final_rates import FinalRate, read_final_rates
 from storage.queries.gate_state import GateState
-from storage.queries.run_search import RunFilter, run_names, run_page, runs_by_id
+from storage.queries.run_search import RunFilter, run_names, run_page
 from storage.queries.runs import find_run_names
 from storage.runs.rows import RunRow, find_run, shown_status
 from storage.runs.sweeps import find_sweep_names
@@ -115,15 +117,16 @@ def _show_picker(page: str, run: RunRow | None) -> None:
         st.rerun()
     with messages.guarded(), st.container(key="run_picker_bar", gap="xxsmall"):
         label = "Find a run"
-        current: Mapping[str, Any] | None = None
         if run is not None:
-            current = next(iter(data.rows_of(data.cached(runs_by_id, ttl=1)([run.id]))), None)
-        if current is not None:
-            label = _name_with_status(str(current["name"]), shown_status(str(current["status"]), current["tags"]))
+            with suppress(RunNotFoundError):  # it was deleted: keep the last values
+                run = data.cached(find_run, ttl=1)(run.id)
+            label = _name_with_status(run.name, shown_status(run.live_status, run.tags))
         key = f"{_BOX}-{st.session_state.get(_N_PICKED, 0)}"  # a new key closes the box
         list_box = box.show(label, key=key, width="stretch", wrap=True)
-        if current is not None:
-            st.caption(escape_markdown(f"{_describe_progress(current)} · {current['id']}"))
+        if run is not None:
+            final = data.cached(read_final_rates, ttl=1)([run.id]).get(run.id)
+            progress = _describe_progress(run.map, run.env_steps / max(1, run.target_steps), final)
+            st.caption(escape_markdown(f"{progress} · {run.id}"))
         if list_box.is_opened:
             with list_box.container:
                 _show_list(page, run.id if run else "")
@@ -170,8 +173,11 @@ def _describe_run(row: Mapping[str, Any], group_title: str) -> ListedRun:
     """Describe a run for the list. Its name is shown without the name of its sweep."""
     status = shown_status(str(row["status"]), row["tags"])
     short_name = str(row["name"]).removeprefix(f"{group_title} · ")
-    tip = f"{row['name']} · {row['id']} · {_describe_progress(row)} · {status}"
-    return ListedRun(str(row["id"]), short_name, status, row["final_rate"], tip=tip)
+    has_rate = pd.notna(row["final_rate"])
+    final = FinalRate(row["final_rate"], row["final_rate_episodes"]) if has_rate else None
+    progress = _describe_progress(row["map"], row["env_steps"] / max(1, row["target_steps"]), final)
+    tip = f"{row['name']} · {row['id']} · {progress} · {status}"
+    return ListedRun(str(row["id"]), short_name, status, final.rate if final else None, tip=tip)
 
 
 def _name_with_status(name: str, status: str) -> str:
@@ -179,14 +185,13 @@ def _name_with_status(name: str, status: str) -> str:
     return f":{color}[{icon}] {escape_markdown(name)}"
 
 
-def _describe_progress(row: Mapping[str, Any]) -> str:
-    """Write the map of a listed run, its progress until it has reached its training length, and its final win rate."""
-    parts = [str(row["map"])]
-    progress = row["env_steps"] / max(1, row["target_steps"])
+def _describe_progress(map_name: str, progress: float, final: FinalRate | None) -> str:
+    """Write the map of a run, its progress (fraction) until it is 1, and its final win rate."""
+    parts = [map_name]
     if progress < 1:
         parts.append(format_percent(progress))
-    if pd.notna(row["final_rate"]):
-        parts.append(f"win rate {format_final_rate(row['final_rate'], row['final_rate_episodes'])}")
+    if final is not None:
+        parts.append(f"win rate {format_final_rate(final.rate, final.episodes)}")
     return " · ".join(parts)
 
 
