@@ -23,8 +23,9 @@ from matplotlib.figure import Figure
 from plotly.subplots import make_subplots
 
 from app.figures.kinds.maps import Cloud, Grid, Heatmap, Maps, Trace
+from app.figures.mathtext import format_mathtext
 from app.figures.render.lines_view import set_round_ticks, set_title, spread, wrap_text
-from app.figures.theme import NEUTRAL, format_mathtext
+from app.figures.theme import NEUTRAL
 
 _CELL_INCHES = 0.62
 """Width and height of a cell of a heat map."""
