@@ -24,7 +24,7 @@ _SYMBOL = re.compile(
         [{"".join(_GREEK)}]                          # a Greek letter
         |                                            # or a Latin letter
         (?: (?<![\w.]) | (?<=[{"".join(_GREEK)}]) )  # at the start of a word or after a Greek letter:
-        (?: [NQpr](?=_) | [VH](?=\*) | H(?!\w) )     # "N_call", "r_p", "V*", "H"; not the H of "Hold"
+        (?: [NQpr](?=_) | [VH](?=\*) | H(?!\w) )     # "N_call", "r_p", "V*", "H"; not the H of "High"
     )
     (?P<bar>{_BAR})?                                 # "β̄"
     (?: _ (?P<index>[A-Za-z]+|ξ) )?                  # "Δ_mem", "N_ξ"
