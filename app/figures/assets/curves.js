@@ -383,12 +383,17 @@ function highlightNext(self, step) {
   notifyLinkedCharts(self)
 }
 
-// Place the tooltip at the right or left of the pointer, inside of the chart and of the window of the browser.
+// Place the tooltip at the right or left of the pointer, inside of the chart and of the window of the browser. On a
+// chart that is too narrow for this, place it below the pointer, or above it if there is not enough space.
 function placeTip(tip, { x, y, frame }) {
-  const left = x > frame.width / 2 ? x - tip.offsetWidth - TIP_GAP : x + TIP_GAP
-  const lowest = Math.min(frame.height, innerHeight - frame.top) - tip.offsetHeight - 8
-  tip.style.left = `${Math.max(0, Math.min(left, frame.width - tip.offsetWidth))}px`
-  tip.style.top = `${Math.max(8, Math.min(y - 20, lowest))}px`
+  const [width, height] = [tip.offsetWidth, tip.offsetHeight]
+  const left = x > frame.width / 2 ? x - width - TIP_GAP : x + TIP_GAP
+  const isBeside = left >= 0 && left + width <= frame.width
+  const lowest = Math.min(frame.height, innerHeight - frame.top) - height - 8
+  const below = y + 2 * TIP_GAP
+  const top = below + height < innerHeight - frame.top ? below : y - height - 2 * TIP_GAP
+  tip.style.left = `${Math.max(0, Math.min(left, frame.width - width))}px`
+  tip.style.top = `${isBeside ? Math.max(8, Math.min(y - 20, lowest)) : top}px`
 }
 
 function hitAt(self, x, y) {
