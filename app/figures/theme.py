@@ -13,18 +13,18 @@ from app.figures.color_math import luminance, set_luminance, shift_hue
 
 Mode = Literal["light", "dark"]
 
-DELTA_MEM: Final = "#D55E00"
-BETA: Final = "#0072B2"
-TAU: Final = "#E69F00"
-WIN_RATE: Final = "#009E73"
-RETURN: Final = "#CC79A7"
-H_VALUE: Final = "#8B6BB1"
-LOSS: Final = "#7A828C"
+DELTA_MEM_COLOR: Final = "#D55E00"
+BETA_COLOR: Final = "#0072B2"
+TAU_COLOR: Final = "#E69F00"
+WIN_RATE_COLOR: Final = "#009E73"
+RETURN_COLOR: Final = "#CC79A7"
+H_VALUE_COLOR: Final = "#8B6BB1"
+LOSS_COLOR: Final = "#7A828C"
 SPEED_COLOR: Final = "#56B4E9"
 
-AGENTS: Final = "#2C8FD1"
-OPPONENTS: Final = "#B0413E"
-NEUTRAL: Final = "#9AA1A9"
+AGENT_COLOR: Final = "#2C8FD1"
+OPPONENT_COLOR: Final = "#B0413E"
+NEUTRAL_COLOR: Final = "#9AA1A9"
 
 OKABE_ITO: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8B6BB1", "#7A828C")
 """Six colors of the palette by Okabe and Ito, and the colors of H and of losses."""
