@@ -61,6 +61,14 @@ function formatNumber(value) {
   return value.toExponential(1)
 }
 
+// Replace the end of a text by "…" if it is wider than `width` in the current font of `ctx`.
+function shortenText(ctx, text, width) {
+  if (ctx.measureText(text).width <= width) return text
+  let length = text.length - 1
+  while (length > 1 && ctx.measureText(`${text.slice(0, length)}…`).width > width) length -= 1
+  return `${text.slice(0, length)}…`
+}
+
 // Divide a text between its words into lines that are not wider than `width` in the current font of `ctx`.
 function wrapText(ctx, text, width) {
   const lines = []
@@ -339,12 +347,13 @@ function drawPanelTitle(ctx, box, panel, theme, hidden, legendLayout = layOutLeg
   ctx.textAlign = "left"
   ctx.font = `600 13px ${theme.font}`
   ctx.fillStyle = theme.text
-  const title = panel.isTitled === false ? "" : panel.title
+  const scale = panel.unit ? `[${nameScale(panel)}]` : ""
+  const title = panel.isTitled === false ? "" : shortenText(ctx, panel.title, box.width - ctx.measureText(scale).width - 6)
   ctx.fillText(title, box.x, top)
   const wide = title ? ctx.measureText(title).width + 6 : 0
   ctx.font = `12px ${theme.font}`
   ctx.fillStyle = theme.soft
-  if (panel.unit) ctx.fillText(`[${nameScale(panel)}]`, box.x + wide, top)
+  ctx.fillText(scale, box.x + wide, top)
   const hits = []
   for (const { line, at, row, width } of legendLayout.items) {
     const x = box.x + at

@@ -360,13 +360,16 @@ function listShownLines({ panel }, { hidden }) {
   return panel.lines.filter((line) => !isHidden(line, hidden) && !line.faint)
 }
 
-// Name of the line that is nearest to the pointer, in the panel below the pointer; null outside of the panels.
+// Name of the line that is nearest to the pointer, in the panel below the pointer; null outside of the panels. A single
+// line is not highlighted, unless its band appears with the highlight.
 function findNearestLine(self, x, y) {
   const place = self.boxes.find(({ box }) => y >= box.y - 4 && y <= box.y + box.height + 4)
   if (!place) return null
+  const lines = listShownLines(place, self)
+  if (lines.length < 2 && self.data.bands !== "pointed") return null
   let nearest = null
   let least = Infinity
-  for (const line of listShownLines(place, self)) {
+  for (const line of lines) {
     const i = indexAt(line, self.hover, place.sx)
     const distance = i < 0 || !finite(line.y[i]) ? Infinity : Math.abs(place.sy(line.y[i]) - y)
     if (distance < least) [nearest, least] = [line.name, distance]
