@@ -3,6 +3,7 @@
 // pointer is highlighted; the arrow keys up and down highlight one line after the other.
 // Dragging selects a window. The wheel with Ctrl or Shift zooms (without a key it scrolls the page). Shift and dragging
 // pans. A double click or Escape resets the zoom.
+// With `opens`, a press on the plot or on the button in the corner is sent to the page, which enlarges the chart.
 // Charts with the same `link` have the same window and cursor. Their lines are named only in the legend, so
 // that their plots have one width. The button in the corner shows the chart on the whole screen.
 // A slider of the page (smoothing.js) smooths their lines. The measured values stay below as faint lines.
@@ -43,6 +44,7 @@ export default function curves({ data, parentElement, setTriggerValue }) {
   self.data = data
   self.panels = smoothPanels(data.panels, self.smoothing)
   root.setAttribute("aria-label", data.alt)
+  nameButton(root.querySelector(".enlarge"), data.opens ? "Enlarge" : "Full screen")
   self.draw()
   return () => {
     self.observer.disconnect()
@@ -64,9 +66,15 @@ function create(root) {
   self.onLinkedChange = ({ detail }) => follow(self, detail)
   self.onSmoothing = ({ detail }) => setSmoothing(self, detail)
   listen(self, root, canvas, tip)
-  if (enlarge) enlarge.addEventListener("click", () => toggleFullscreen(root))
+  if (enlarge) enlarge.addEventListener("click", () => (self.data.opens ? self.send("opened", true) : toggleFullscreen(root)))
   root.addEventListener("fullscreenchange", () => self.data && self.draw())
   return self
+}
+
+function nameButton(button, name) {
+  if (!button) return
+  button.title = name
+  button.setAttribute("aria-label", name)
 }
 
 function isFullscreen(root) {
@@ -443,6 +451,7 @@ function listen(self, root, canvas, tip) {
     if (!drag) return
     if (drag.mode === "pan") zoomTo(self, self.window)
     else if (Math.abs(drag.to - drag.from) > 8) zoomTo(self, [drag.from, drag.to].sort((a, b) => a - b).map(valueAt))
+    else if (self.data.opens) self.send("opened", true)
     else self.draw()
   })
   canvas.addEventListener("pointerleave", () => {

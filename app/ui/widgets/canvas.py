@@ -114,6 +114,7 @@ def show(
     x_title: bool = True,
     bands: Literal["all", "pointed"] = "all",
     shared_axis: SharedAxis | None = None,
+    on_press: Callable[[], None] | None = None,
 ) -> None:
     """Draw a line chart.
 
@@ -130,6 +131,8 @@ def show(
         bands: The lines whose band is drawn: all, or only the line that is nearest to the pointer or that a legend
             highlights. The subtitle of the chart states this.
         shared_axis: What the chart shares with other charts.
+        on_press: Called when the user presses the chart, or its button *Enlarge*. None: the button shows the chart on
+            the whole screen.
     """
 
     def changed() -> None:
@@ -144,6 +147,7 @@ def show(
         "xName": x_name or _SHORT_NAMES.get(chart.x_label, "env step"),
         "legend": legend,
         "titles": titles,
+        "opens": on_press is not None,
         "xTitle": x_title,
         "bands": bands,
         "link": shared_axis.link if shared_axis else None,
@@ -153,7 +157,7 @@ def show(
     }
     if bands == "pointed" and any(line.low is not None for _, line in chart.panel_lines):
         data["subtitle"] = "; ".join(filter(None, (chart.subtitle, _POINTED_BAND_NOTE)))
-    _curves(key=key, data=data, on_window_change=changed)
+    _curves(key=key, data=data, on_window_change=changed, on_opened_change=on_press or (lambda: None))
 
 
 def show_episode(scene: Scene, chart: Chart, *, key: str, start: int = 0, title: str = "") -> None:
