@@ -117,10 +117,12 @@ _OTHER_DASHES: Final = (_DOTTED, _LONG, _SHORT, _DASHED)
 """Dashes of `OTHER_COLORS`, in turn, so that colors with similar hues have different dashes."""
 _RESERVED_MARKERS: Final[tuple[Marker, ...]] = tuple(style.marker for style in VARIANT_STYLES.values())
 _VARIANT_HUE_SHIFTS: Final = (60, 110, 155, 290)
-"""Degrees from the hue of an algorithm to the hue of a variant that is not in `VARIANT_STYLES`.
+"""Degrees from the hue of an algorithm to the hue of a variant that is not in `VARIANT_STYLES`."""
+_HUE_SHIFTS_OF_ABLATED: Final = {"emtc-qplex": (30, 170, 280, 315)}
+"""The same for algorithms with ablations in `VARIANT_STYLES`.
 
-EMTC(QPLEX) is orange. Its variants are olive, green, teal and magenta, but not the blue of QPLEX or the violet of
-EMU(QPLEX).
+The hues differ from those of the ablations. EMTC(QPLEX) is orange and its ablations are green and violet, so its other
+variants are olive, light blue, magenta and red. They also differ from the blue of QPLEX and the violet of EMU(QPLEX).
 """
 _MIN_LUMINANCE = 0.126
 _MAX_LUMINANCE = 0.295
@@ -164,9 +166,9 @@ def _list_known_styles(algo: str, changes: str, key: str) -> list[Style]:
     """List the styles that an algorithm of `METHOD_STYLES` or its variant can have, the preferred one first."""
     color, dash, _ = METHOD_STYLES[algo]
     text = changes or key
-    first = zlib.crc32(f"hue {text}".encode()) % len(_VARIANT_HUE_SHIFTS)
-    shifts = (*_VARIANT_HUE_SHIFTS[first:], *_VARIANT_HUE_SHIFTS[:first])
-    colors = [_shift_hue(color, shift) for shift in shifts]
+    shifts = _HUE_SHIFTS_OF_ABLATED.get(algo, _VARIANT_HUE_SHIFTS)
+    first = zlib.crc32(f"hue {text}".encode()) % len(shifts)
+    colors = [_shift_hue(color, shift) for shift in (*shifts[first:], *shifts[:first])]
     markers = _order_markers(text)
     # Both the color and the marker change from one candidate to the next one. 4 colors and 9 markers have no common
     # factor, so these are all combinations.

@@ -52,12 +52,24 @@ function unpack(bytes) {
 
 function formatNumber(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–"
-  const size = Math.abs(value)
+  if (value < 0) return `−${formatNumber(-value)}`
+  const size = value
   if (size === 0) return "0"
   if (size >= 1e6) return `${+(value / 1e6).toPrecision(4)}M`
   if (size >= 1e4) return `${+(value / 1e3).toPrecision(4)}k`
   if (size >= 1e-3) return `${+value.toPrecision(4)}`
   return value.toExponential(1)
+}
+
+// Divide a text between its words into lines that are not wider than `width` in the current font of `ctx`.
+function wrapText(ctx, text, width) {
+  const lines = []
+  for (const word of text.split(" ").filter(Boolean)) {
+    const longer = lines.length ? `${lines.at(-1)} ${word}` : word
+    if (lines.length && ctx.measureText(longer).width <= width) lines[lines.length - 1] = longer
+    else lines.push(word)
+  }
+  return lines
 }
 
 function niceTicks(low, high, count) {

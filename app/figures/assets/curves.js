@@ -175,7 +175,9 @@ function draw(self, root, canvas) {
   })
   const tops = titles.map(({ legendLayout }) => TOP + (legendLayout.rows - 1) * LEGEND_ROW)
   const bottom = data.xTitle === false ? BOTTOM_WITHOUT_TITLE : BOTTOM
-  const around = tops.reduce((sum, top) => sum + top, bottom + (data.subtitle ? SUBTITLE : 0))
+  measure.font = `12px ${theme.font}`
+  const subtitle = wrapText(measure, data.subtitle || "", plot - CORNER)
+  const around = tops.reduce((sum, top) => sum + top, bottom + SUBTITLE * subtitle.length)
   const share = Math.floor((wanted - around) / Math.max(1, tops.length))
   const panelHeight = wanted ? Math.max(MIN_PANEL_HEIGHT, share) : data.panelHeight || 150
   const height = around + panelHeight * tops.length
@@ -183,16 +185,14 @@ function draw(self, root, canvas) {
   const fit = fitCanvas(canvas, height)
   if (!fit) return
   const view = getView(self)
-  let above = data.subtitle ? SUBTITLE : 0
+  let above = SUBTITLE * subtitle.length
   self.view = view
   self.boxes = []
   self.hits = []
-  if (data.subtitle) {
-    fit.ctx.font = `12px ${theme.font}`
-    fit.ctx.fillStyle = theme.soft
-    fit.ctx.textAlign = "left"
-    fit.ctx.fillText(data.subtitle, LEFT, 13, plot)
-  }
+  fit.ctx.font = `12px ${theme.font}`
+  fit.ctx.fillStyle = theme.soft
+  fit.ctx.textAlign = "left"
+  subtitle.forEach((text, row) => fit.ctx.fillText(text, LEFT, 13 + row * SUBTITLE))
   self.panels.forEach((panel, row) => {
     above += tops[row]
     const box = { x: LEFT, y: above, width: plot - margin, height: panelHeight }

@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 from pandas.api.types import infer_dtype
 
-from app.analysis.format import escape_markdown
+from app.analysis.format import escape_markdown, write_minus_signs
 from app.analysis.tables import (
     ROWS_ONLY,
     TABLE_FORMATS,
@@ -83,7 +83,7 @@ def show(table: Table, *, key: str, stem: str, titles: Sequence[str] = ()) -> No
         titles: Titles of the columns on the page. Default: all columns. Files have all columns.
     """
     caption, downloads = st.columns([5, 1], vertical_alignment="bottom")
-    caption.caption(escape_markdown(table.caption))
+    caption.caption(escape_markdown(write_minus_signs(table.caption)))
     with downloads.container(horizontal=True, horizontal_alignment="right"):
         download(table, key=key, stem=stem)
     st.markdown(to_markdown(table, titles=titles))
@@ -146,8 +146,9 @@ def to_markdown(
     def write_cell(row: int, name: str) -> str:
         if markdown_cells and name in markdown_cells:
             return markdown_cells[name][row]
-        text = escape_markdown(str(frame[name].iloc[row]))
+        text = str(frame[name].iloc[row])
         is_value = name != frame.columns[0]  # the first column contains names, which may wrap
+        text = escape_markdown(write_minus_signs(text) if is_value else text)
         if is_value:
             for words in _NO_BREAK:
                 text = text.replace(words, words.replace(" ", "\u00a0"))
