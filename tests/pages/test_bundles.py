@@ -161,6 +161,8 @@ def test_every_page_marks_a_bundle_as_read_only_and_disables_its_actions(own, op
     assert not app.error
     assert "**Read-only: study\\.emtc.**" in said(app)
     assert app.query_params["from"] in (opened.key, [opened.key])
+    links = [link.proto.query_string for link in app.sidebar.get("page_link")]
+    assert {f"from={opened.key}" in query for query in links} == {True}, "links keep the bundle"
     acting = {button.label for button in app.button if not button.disabled}
     assert not acting & {
         "Start the demo run", "Start", "Start the sweep", "Pin to notebook", "Back up", "Vacuum", "Mark all as read",
