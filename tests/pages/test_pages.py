@@ -150,9 +150,9 @@ def test_what_users_typed_is_shown_as_text_and_not_as_markup(failed):
     assert "\\<b\\>run\\<\\/b\\>" in said(app) or "\\<b\\>run\\</b\\>" in said(app)
 
 
-def test_home_lists_runs_and_offers_the_demo(seeded):
+def test_home_lists_runs_and_the_guide_offers_the_demo(seeded):
+    assert not open_page("guide").button(key="start_demo").disabled
     app = open_page("home")
-    assert app.button(key="start_demo").label == "Start the demo run"
     assert any("called=Seeded%20run&" in link for link in app.dataframe[0].value["name"])
 
 
