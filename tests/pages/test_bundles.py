@@ -204,7 +204,7 @@ def test_runs_of_a_bundle_are_compared_as_separate_lines(own, opened):
     assert not app.error
     text = said(app).replace("\\", "")
     assert "emtc open FILE --import" in text, "a command reads one database"
-    assert "Evaluated runs that match: 4. Each table lists the runs that it leaves out. Runs of study.emtc: 5." in text
+    assert "Evaluated runs that match: 4. Runs of study.emtc: 5." in text
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
     assert rows[1:5] == ["EMTC(QPLEX)", "EMTC(QPLEX), from study.emtc", "QMIX", "QMIX, from study.emtc"]
 
