@@ -138,7 +138,7 @@ def compile_in_processes() -> None:
     Raises:
         CalledProcessError: If compiling a part failed.
     """
-    from app.jobs.launch import EXAMPLE_STUDY
+    from app.jobs.launch import EXAMPLE_BUNDLE
     from storage.bundles.read import open_bundle
 
     started = time.monotonic()
@@ -153,7 +153,7 @@ def compile_in_processes() -> None:
         jobs: dict[Future[Any], str] = {
             pool.submit(subprocess.run, [*command, part], check=True): part for part in PARTS
         }
-        jobs[pool.submit(open_bundle, EXAMPLE_STUDY)] = "example study"
+        jobs[pool.submit(open_bundle, EXAMPLE_BUNDLE)] = "example study"
         for n_done, job in enumerate(as_completed(jobs), 1):
             job.result()  # raises the error of a failed part
             report(n_done, jobs[job])

@@ -353,7 +353,7 @@ def read_tables(db: Database, rows: Sequence[RunRow]) -> RunTables:
     def read_metric(name: str) -> pd.DataFrame:
         longest = max((row.env_steps for row in rows), default=0)
         env_steps_per_point = max(1, longest // MAX_POINTS)
-        return metric_curves(db, ids, name, stretch=env_steps_per_point)
+        return metric_curves(db, ids, name, interval_steps=env_steps_per_point)
 
     def read_x(name: XAxisName) -> XValues:
         return read_x_values(db, rows, name)
@@ -510,7 +510,7 @@ def exclude_without_x(curves: Curves) -> Curves:
         ConfigError: If no run has values on it.
     """
     without_x = {run.id for run in curves.runs if np.isnan(curves.get_points(run.id).x).any()}
-    reason = curves.x_axis.missing
+    reason = curves.x_axis.missing_reason
     if without_x and len(without_x) == curves.n:
         raise ConfigError(f"Run {curves.runs[0].id} has {reason}", hint="Use the x axis env_steps.")
     return curves.exclude(lambda run: reason if run.id in without_x else None)

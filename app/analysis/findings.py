@@ -147,7 +147,7 @@ def read_study(db: Database, plan: StudyPlan, rows: Sequence[RunRow]) -> StudyRu
     greedy_rates = read_curves(read_tables(db, rows), WIN_RATE.key)
     # `final`: only finished runs. The budget is the training length: of each task, only the runs with the most frequent
     # length are included.
-    curves = select_common_budget(select_results(greedy_rates, final=True))
+    curves = select_common_budget(select_results(greedy_rates, for_final_numbers=True))
     included = [row for row in rows if row.id in curves.run_ids]
     included_names = {row.name for row in included}
     by_name = {row.name: row for row in rows}

@@ -301,7 +301,7 @@ def _add_t_interval(base: MeanDifference, variance: float, dof: float, scale: Bi
     half = float(stdtrit(dof, (1 + LEVEL) / 2)) * standard_error
     low, high = base.estimate - half, base.estimate + half
     if scale is not None:
-        low, high = max(low, -scale.top), min(high, scale.top)
+        low, high = max(low, -scale.maximum), min(high, scale.maximum)
     p = float(2 * stdtr(dof, -abs(base.estimate) / standard_error))
     return replace(base, low=low, high=high, standard_error=standard_error, dof=dof, p=p)
 
@@ -316,12 +316,12 @@ def _compute_variance_floor(samples: Sequence[Values], scale: BinomialScale | No
     if scale is None or not np.isfinite(np.max(scale.episodes)):
         return 0.0
     episodes = float(np.min(scale.episodes))
-    fractions = [np.clip(sample.mean() / scale.top, 0, 1) for sample in samples]
+    fractions = [np.clip(sample.mean() / scale.maximum, 0, 1) for sample in samples]
     variances = [
         compute_binomial_variance(fraction, len(sample) * episodes)
         for fraction, sample in zip(fractions, samples, strict=True)
     ]
-    return scale.top**2 * float(np.sum(variances))
+    return scale.maximum**2 * float(np.sum(variances))
 
 
 def _compute_randomization_p(samples: tuple[Values, ...]) -> float:

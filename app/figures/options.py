@@ -351,8 +351,8 @@ class XAxisOptions(Options):
             f"x axis of learning curves: {', '.join(X_AXES)}. Minutes and hours are wall time in which the trainer was "
             "active, without pauses, the time between a stop and a resume, and env steps that a resume replaced. "
             "Default: env_steps",
-            tooltip=X_AXES["hours"].meaning,
-            choices={name: axis.choice for name, axis in X_AXES.items()},
+            tooltip=X_AXES["hours"].caption,
+            choices={name: axis.menu_label for name, axis in X_AXES.items()},
             url_parameter="axis",
             has_flag=True,
         ),

@@ -1,7 +1,12 @@
-"""Create runs, start and kill their trainers, and estimate the cost of a run.
+"""Create runs, and start and kill their trainers.
 
-A trainer is a process that continues when the app ends. App and trainer communicate only through the database. A
-process owns a run by a token, which it writes to the row of the run when it claims the run.
+A trainer is a process that trains one run. It continues when the app ends. App and trainer communicate only through the
+database.
+
+A process claims a run before it trains it: it writes a random text, the owner token, to the row of the run. Only the
+process that has this token may train the run. A launch token is another random text. It identifies one click on Start.
+
+A worker is a process that takes runs from the queue and starts a trainer for each of them.
 """
 
 import os
@@ -10,78 +15,35 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import psutil
 
-from app.analysis.format import format_run_count
 from app.analysis.provenance import library_versions
 from app.jobs.gpu import check_mps, find_gpu
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
-from emtc_core.envs.registry import check_available, check_importable, get_env_info
-from emtc_core.errors import EmtcError, RunStateError, StorageError, make_cuda_error
+from emtc_core.envs.registry import check_available, check_importable
+from emtc_core.errors import RunStateError, StorageError, make_cuda_error
 from emtc_core.kernel_cache import check_kernel_cache
-from emtc_core.memory_estimate import estimate_gpu_memory, estimate_memory
 from emtc_core.user_modules import FOLDER_VARIABLE, get_user_folder
 from storage.engine import Database, check_not_read_only, is_read_only
 from storage.files import check_files_folder, run_folder
 from storage.private_files import make_private_folder, open_private_append
-from storage.queries.runs import list_speeds
 from storage.runs.changes import create_run, find_launch, finish_run
 from storage.runs.claims import ClaimedRun, make_token
 from storage.runs.rows import RunRow, find_run
 from storage.runs.status import check_allowed
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE_STUDY: Final = ROOT / "app" / "guide" / "first-study.emtc"
-"""A bundle (file with exported runs) that Home opens as an example."""
+EXAMPLE_BUNDLE: Final = ROOT / "app" / "guide" / "first-study.emtc"
+"""File with the exported runs of a study. Home opens it as an example."""
 LOG_NAME = "log.txt"
 WARM_UP_VARIABLE = "EMTC_WARM_UP"
+"""Environment variable; 0 disables the compilation of kernels after the start of the app."""
 TRAINER_NICENESS: Final = 10
 """Priority of trainers that the app or `--detach` starts, as in the command nice: 0 is normal, 19 is the lowest."""
-
-TYPICAL_SPEED_SOURCE: Final = "a typical speed, because no run of this environment and algorithm has finished here yet"
-_TYPICAL_STEPS_PER_S: Final = {"skirmish": 350.0, "grf": 200.0}
-"""Typical speeds of a training on two cores [env steps/s]. The speed of skirmish includes its evaluations."""
-_TYPICAL_STEPS_PER_S_OF_OTHERS = 200.0
-_TYPICAL_EPISODE_S: Final = {"skirmish": 0.0, "grf": 1.25}
-"""Typical durations of an evaluation episode on two cores [s].
-
-Measured with football, 6,000 steps of the preset demo: 202 s = 10 s for the start + 30 s for the steps at 200 steps/s
-+ 162 s for 128 evaluation episodes.
-"""
-_TYPICAL_EPISODE_S_OF_OTHERS = 1.25
-_TYPICAL_START_S = 10.0
-"""Typical time from the start of a trainer to its first env step on two cores [s], from the same measurement."""
-_DISK_BYTES_PER_STEP = 150
-_DISK_BYTES_PER_STATE_VALUE = 1.5
-"""Each step stores its state, compressed."""
-_SNAPSHOT_BYTES_PER_NODE = 60
-"""A snapshot stores the nodes (stored states) of the episodic memory at one env step."""
-_SNAPSHOT_BYTES_PER_STATE_VALUE = 2
-_MEAN_FILLING = 0.5
-"""The memory grows during the run, so a snapshot has on average half as many nodes as the last snapshot."""
-_TYPICAL_STATE_DIM = 100
-"""Size of the state of an environment whose sizes are unknown before its start."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Estimated cost of a run."""
-
-    seconds: float
-    """Duration of the run."""
-    disk_bytes: float
-    speed_source: str
-    """Where the assumed speed comes from, as a phrase: finished runs, or `TYPICAL_SPEED_SOURCE`."""
-    memory_bytes: float
-    """Upper bound of the host's memory."""
-    gpu_bytes: float
-    """Upper bound of the GPU's memory with the replay buffer. It has a meaning only if the run uses a GPU."""
 
 
 def check_startable(config: RunConfig) -> None:
@@ -173,9 +135,9 @@ def kill_run(db: Database, run_id: str) -> None:
 def find_trainer(row: RunRow) -> psutil.Process | None:
     """Find the process that trains a run on this machine, or return None.
 
-    The operating system may have given the stored pid to a new process. The process is the trainer if the run id is
-    among its arguments (a trainer in the background), or if it started before it claimed the run (a training in the
-    foreground).
+    After the trainer has ended, the operating system can give its pid to another process. Therefore the process with
+    the stored pid is checked. A trainer in the background has the run id among its arguments. A training in the
+    foreground started before it claimed the run, but a process that reuses the pid started later.
     """
     if row.pid is None or row.host != socket.gethostname():
         return None
@@ -186,28 +148,6 @@ def find_trainer(row: RunRow) -> psutil.Process | None:
     except (psutil.NoSuchProcess, psutil.AccessDenied):  # the process has ended, or belongs to another user
         return None
     return process if is_trainer else None
-
-
-def estimate(db: Database | None, config: RunConfig) -> Estimate:
-    """Estimate the duration, disk space and memory of a run, from finished runs of this machine if there are any."""
-    seconds, speed_source = _estimate_duration(db, config)
-    info = get_env_info(config.env)
-    memory_bytes = estimate_memory(config, info)
-    gpu_bytes = estimate_gpu_memory(config, info)
-    return Estimate(
-        seconds,
-        _estimate_disk(config, state_dim=info.state_dim if info else _TYPICAL_STATE_DIM),
-        speed_source,
-        memory_bytes=sum(memory_bytes.values()),
-        gpu_bytes=sum(gpu_bytes.values()) + memory_bytes.get("replay", 0),
-    )
-
-
-def describe_speed(speed_source: str) -> str:
-    """Write the source of an assumed speed (`Estimate.speed_source`) as a sentence."""
-    if speed_source == TYPICAL_SPEED_SOURCE:
-        return "Rough estimate: no finished run to measure from."
-    return f"Assumed speed: {speed_source}."
 
 
 def spawn(arguments: list[str], log: Path, *, db: Database | None = None) -> subprocess.Popen[bytes]:
@@ -241,7 +181,14 @@ def spawn(arguments: list[str], log: Path, *, db: Database | None = None) -> sub
 
 
 def start_warmup(log: Path) -> bool:
-    """Compile all kernels in low-priority processes; return False if EMTC_WARM_UP=0 or EMTC_READ_ONLY=1 is set."""
+    """Start a process that compiles all Numba kernels; see `app.warmup`, which lowers its own priority.
+
+    Args:
+        log: File for the output of the process.
+
+    Returns:
+        False if EMTC_WARM_UP=0 or EMTC_READ_ONLY=1 is set; then no process is started.
+    """
     if os.environ.get(WARM_UP_VARIABLE) == "0" or is_read_only():
         return False
     spawn(["app.warmup", "--all"], log)
@@ -254,21 +201,22 @@ def start_trainer(
     *,
     for_worker: bool = False,
     gpu_share: float = 1.0,
-    lowers_priority: bool = True,
+    low_priority: bool = True,
 ) -> subprocess.Popen[bytes]:
     """Start the trainer of a claimed run and return its process. The trainer owns the run by the token of the claim.
 
     Args:
         db: An open database.
         claim: The run.
-        for_worker: Whether this process is a worker. Then a signal to the trainer, or the end of this process, returns
-            the run to the queue instead of stopping it.
+        for_worker: Whether this process is a worker. Then, if the trainer gets a signal or this process ends, the run
+            is not stopped but returns to the queue.
         gpu_share: Fraction of the GPU's memory that the run may use, if `train.gpu_share` is auto.
-        lowers_priority: Give the trainer a lower priority than the app and the browser.
+        low_priority: Give the trainer a lower priority than the app and the browser.
 
     Raises:
         StorageError: If the process cannot be started. The run is marked failed then.
     """
+    # The hidden command `train-worker` is the trainer. Its option `--worker` is the pid of the worker.
     command = ["app.cli.main", "train-worker", claim.run_id, "--token", claim.token]
     if claim.resume:
         command.append("--resume")
@@ -282,7 +230,7 @@ def start_trainer(
         message = f"The trainer of run {claim.run_id} could not be started: {exc.strerror or exc}."
         finish_run(db, claim.run_id, "failed", error=message, token=claim.token)
         raise StorageError(message) from exc
-    if lowers_priority:
+    if low_priority:
         _lower_priority(process.pid)
     return process
 
@@ -294,38 +242,3 @@ def _lower_priority(pid: int) -> None:
     with suppress(psutil.Error):  # the process has ended
         process = psutil.Process(pid)
         process.nice(max(TRAINER_NICENESS, process.nice()))
-
-
-def _estimate_disk(config: RunConfig, *, state_dim: int) -> float:
-    """Estimate the disk space of the transitions and of the snapshots of the memory [bytes]."""
-    steps = config.train.t_max
-    n_nodes = min(steps, config.memory.capacity) if config.uses_memory else 0
-    n_stored_states = min(n_nodes, config.record.snapshot_states)
-    state_bytes = _SNAPSHOT_BYTES_PER_STATE_VALUE * state_dim * n_stored_states
-    snapshot_bytes = _MEAN_FILLING * (n_nodes * _SNAPSHOT_BYTES_PER_NODE + state_bytes)
-    step_bytes = _DISK_BYTES_PER_STEP + _DISK_BYTES_PER_STATE_VALUE * state_dim
-    return steps * step_bytes + config.record.snapshots * snapshot_bytes
-
-
-def _estimate_duration(db: Database | None, config: RunConfig) -> tuple[float, str]:
-    """Estimate the duration [s] from comparable finished runs, or from typical values; return also the speed's source.
-
-    The speed of a finished run includes its start and its evaluations.
-    """
-    steps = config.train.t_max
-    env = config.env
-    speeds: list[tuple[str, float]] = []
-    if db is not None:
-        with suppress(EmtcError):
-            speeds = list_speeds(db, env=env.name, map=env.map, algo=config.algo, host=socket.gethostname())
-    speeds_of_map = [speed for map, speed in speeds if map == env.map]
-    comparable = speeds_of_map or [speed for _, speed in speeds]
-    if not comparable:
-        speed = _TYPICAL_STEPS_PER_S.get(env.name, _TYPICAL_STEPS_PER_S_OF_OTHERS)
-        episode_s = _TYPICAL_EPISODE_S.get(env.name, _TYPICAL_EPISODE_S_OF_OTHERS)
-        n_episodes = (1 + steps // config.eval.interval) * config.eval.episodes
-        return _TYPICAL_START_S + steps / speed + n_episodes * episode_s, TYPICAL_SPEED_SOURCE
-    speed_text = "the speed" if len(comparable) == 1 else "the median speed"
-    kind = "map and algorithm" if speeds_of_map else "environment and algorithm, on other maps,"
-    source = f"{speed_text} of {format_run_count(len(comparable))} of this {kind} that finished here"
-    return steps / float(np.median(comparable)), source

@@ -210,7 +210,7 @@ def policy_evaluations(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
     return _read_in_parts(db, run_ids, select_rows)
 
 
-def metric_curves(db: Database, run_ids: Sequence[str], name: str, stretch: int = 1) -> pd.DataFrame:
+def metric_curves(db: Database, run_ids: Sequence[str], name: str, interval_steps: int = 1) -> pd.DataFrame:
     """What are the values of one metric in these runs? The index ix_metrics_curve contains the answer.
 
     Source: table `metrics`.
@@ -219,14 +219,14 @@ def metric_curves(db: Database, run_ids: Sequence[str], name: str, stretch: int 
         db: An open database.
         run_ids: The runs.
         name: Name of the metric, as in `emtc_core.metrics`.
-        stretch: Width of an interval [env steps]. The values of an interval are averaged, at its last env step.
+        interval_steps: Width of an interval [env steps]. The values of an interval are averaged, at its last env step.
 
     Returns:
         One row per interval, by run and env step: run_id, env_step [env steps], value [unit varies, see
         `emtc_core.metrics`].
     """
     last = func.max(MetricRow.env_step).label("env_step")
-    interval = MetricRow.env_step // max(1, stretch)
+    interval = MetricRow.env_step // max(1, interval_steps)
 
     def select_rows(ids: Sequence[str]) -> Statement:
         conditions = (MetricRow.run_id.in_(ids), MetricRow.name == name, MetricRow.value.is_not(None))
@@ -236,7 +236,7 @@ def metric_curves(db: Database, run_ids: Sequence[str], name: str, stretch: int 
     return _read_in_parts(db, run_ids, select_rows)
 
 
-def cumulative_progress(db: Database, run_ids: Sequence[str], name: str, stretch: int = 1) -> pd.DataFrame:
+def cumulative_progress(db: Database, run_ids: Sequence[str], name: str, interval_steps: int = 1) -> pd.DataFrame:
     """How many seconds or training episodes did these runs need up to each env step?
 
     Each report of the metric covers the env steps since the report before it, or since env step 0. It adds these env
@@ -249,7 +249,7 @@ def cumulative_progress(db: Database, run_ids: Sequence[str], name: str, stretch
         db: An open database.
         run_ids: The runs.
         name: Name of a metric in env steps per second, or in env steps per episode.
-        stretch: Width of an interval [env steps]. Only the last report of each interval is returned.
+        interval_steps: Width of an interval [env steps]. Only the last report of each interval is returned.
 
     Returns:
         One row per interval, by run and env step: run_id, env_step [env steps], total [seconds or episodes].
@@ -266,7 +266,7 @@ def cumulative_progress(db: Database, run_ids: Sequence[str], name: str, stretch
         sums = select(part.c.run_id, part.c.env_step, total).subquery()
         last = func.max(sums.c.env_step).label("env_step")
         rows = select(sums.c.run_id, last, func.max(sums.c.total).label("total"))
-        return rows.group_by(sums.c.run_id, sums.c.env_step // max(1, stretch)).order_by(sums.c.run_id, last)
+        return rows.group_by(sums.c.run_id, sums.c.env_step // max(1, interval_steps)).order_by(sums.c.run_id, last)
 
     return _read_in_parts(db, run_ids, select_rows)
 

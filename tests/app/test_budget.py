@@ -37,7 +37,7 @@ def unequal() -> list[RunCase]:
 
 
 def ends(runs: list[RunCase]) -> Curves:
-    return join(runs, final=True)
+    return join(runs, for_final_numbers=True)
 
 
 def test_a_short_run_changes_no_number_of_the_others_and_is_left_out_with_its_reason() -> None:
@@ -54,7 +54,7 @@ def test_a_short_run_changes_no_number_of_the_others_and_is_left_out_with_its_re
 def test_unfinished_runs_of_one_budget_are_compared_at_the_most_that_all_of_them_reached() -> None:
     finished = [ramp(f"v{k}", 40_000, algo="vdn", seed=k) for k in (1, 2)]
     half = replace(ramp("half", 40_000, algo="qmix"), status="running", env_steps=20_007)
-    joined = join([*finished, half, ramp("short", 2000, algo="qplex")], final=True, include_unfinished=True)
+    joined = join([*finished, half, ramp("short", 2000, algo="qplex")], for_final_numbers=True, include_unfinished=True)
     table = tabulate_win_rates(cut_to_budget(joined), Aggregation())
     assert table.frame["variant"].tolist() == ["QMIX", "VDN"]
     assert (

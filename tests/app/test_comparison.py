@@ -181,7 +181,7 @@ def test_an_unfinished_seed_neither_cuts_a_line_nor_counts_until_it_is_asked_for
 def test_a_variant_of_which_nothing_has_finished_is_drawn_as_far_as_it_got_and_never_a_final_number() -> None:
     seeds = [make_run("c", START, status="running", env_steps=294)]
     assert join(seeds).name_line("emtc-qplex") == "EMTC(QPLEX)† (n = 1)"
-    final = join(seeds, final=True)
+    final = join(seeds, for_final_numbers=True)
     assert not final.runs
     assert [str(each) for each in final.excluded] == [
         "run c (EMTC(QPLEX) on 3m; seed 1): running at 294 of 1,000 env steps"

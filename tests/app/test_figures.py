@@ -26,7 +26,7 @@ from app.figures.render.plotly_view import to_plotly
 from app.figures.run_charts import (
     GATE_METRICS,
     NO_RETURNS,
-    compute_wilson_interval,
+    compute_interval_of_wins,
     draw_gate_dynamics,
     draw_gate_effect,
     draw_metrics,
@@ -213,7 +213,7 @@ def test_where_the_return_decides_outcomes_draw_that_share_and_name_the_threshol
     assert chart.panels[0].title == "success (return ≥ -18)"
     assert line.y.tolist()[:2] == [0.25, 0.5]
     assert np.isnan(line.y[2])  # an evaluation without a rate is no failure
-    low, high = compute_wilson_interval(np.array([4.0]), np.array([16.0]))
+    low, high = compute_interval_of_wins(np.array([4.0]), np.array([16.0]))
     assert (line.low[0], line.high[0]) == (low[0], high[0])
     plain = draw_outcomes(pd.DataFrame(steps), NO_RETURNS, run="r", metrics=rated)
     assert (plain.panels[0].title, plain.panels[0].lines[0].y.tolist()) == ("win rate", [0, 0, 0])
@@ -226,7 +226,7 @@ def test_copies_of_one_battle_count_once_in_the_band_and_the_other_rates_stand_b
     )
     chart = draw_outcomes(frame, NO_RETURNS, run="r", metrics=logged(rollout__win_rate=0.1))
     greedy, robust, training = chart.panels[0].lines
-    low, high = compute_wilson_interval(np.array([2.0, 8.0]), np.array([4.0, 16.0]))
+    low, high = compute_interval_of_wins(np.array([2.0, 8.0]), np.array([4.0, 16.0]))
     assert (greedy.low.tolist(), greedy.high.tolist()) == (low.tolist(), high.tolist())
     assert robust.y.tolist() == [0.25, 0.5]
     assert training.y.tolist() == [0.1, 0.2]
@@ -236,12 +236,12 @@ def test_copies_of_one_battle_count_once_in_the_band_and_the_other_rates_stand_b
 def test_an_evaluation_of_an_earlier_version_has_the_band_of_all_its_episodes():
     frame = pd.DataFrame({"env_step": [1], "episodes": 16, "wins": 8, "win_rate": 0.5, "return_mean": 1.0})
     (line,) = draw_outcomes(frame, NO_RETURNS, run="r").panels[0].lines
-    low, high = compute_wilson_interval(np.array([8.0]), np.array([16.0]))
+    low, high = compute_interval_of_wins(np.array([8.0]), np.array([16.0]))
     assert (line.low[0], line.high[0]) == (low[0], high[0])
 
 
 def test_wilson_interval_matches_a_hand_calculation():
-    low, high = compute_wilson_interval(np.array([0.0, 8.0]), np.array([16.0, 16.0]))
+    low, high = compute_interval_of_wins(np.array([0.0, 8.0]), np.array([16.0, 16.0]))
     assert low[0] == 0
     assert high[0] == pytest.approx(1.9599639845**2 / (16 + 1.9599639845**2))
     assert (low[1] + high[1]) / 2 == pytest.approx(0.5)

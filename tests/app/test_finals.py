@@ -61,7 +61,7 @@ def test_equal_means_of_unequal_evaluations_are_a_tie() -> None:
         for values, algo in (((0.1, 0.2, 0.3), "emtc-qplex"), ((0.3, 0.2, 0.1), "qmix"))
     )
     assert final_rate(up[0], "last-tenth") == final_rate(down[0], "last-tenth") == 0.2
-    table = tabulate_tests(join([*up, *down], final=True))
+    table = tabulate_tests(join([*up, *down], for_final_numbers=True))
     assert table.frame["P(improvement)"].str[:4].tolist() == ["0.50"]
 
 
@@ -109,7 +109,7 @@ def test_a_run_without_an_evaluation_there_has_its_last_one_and_every_table_name
         make_run("a", [(0, 0.0), (850, 0.5)], algo="qmix", map="corridor"),
         make_run("b", [(0, 0.0), (920, 0.0), (1000, 1.0)], map="corridor"),
     ]
-    comparison = join(seeds, final=True)
+    comparison = join(seeds, for_final_numbers=True)
     assert final_rate(seeds[0], "last-tenth") == 0.5
     told = (
         "Runs without an evaluation in the last tenth (their last evaluation is used): "
@@ -132,7 +132,7 @@ def test_many_runs_without_an_evaluation_there_are_counted_and_the_first_named()
 
 def test_an_unfinished_run_that_is_asked_for_is_read_at_its_last_evaluation_and_told() -> None:
     seeds = [make_run("c", [(0, 0.0), (200, 0.25)], status="stopped", env_steps=250)]
-    table = tabulate_win_rates(join(seeds, include_unfinished=True, final=True))
+    table = tabulate_win_rates(join(seeds, include_unfinished=True, for_final_numbers=True))
     assert table.frame["3m"].tolist() == ["25.0† (1 seed)"]
     assert "(their last evaluation is used): run c, at 200 of 1,000 env steps." in table.caption
 
@@ -151,7 +151,7 @@ def test_a_caption_says_of_how_many_evaluations_a_mean_is() -> None:
 
 @pytest.mark.parametrize(("rule", "cell"), [("last-tenth", "56.3 (1 seed)"), ("last", "44.0 (1 seed)")])
 def test_a_table_says_in_every_format_which_number_it_shows(rule, cell) -> None:
-    comparison = join([run_of(SWINGS, 520_000, 10_000)], final=True)
+    comparison = join([run_of(SWINGS, 520_000, 10_000)], for_final_numbers=True)
     table = tabulate_win_rates(comparison, Aggregation(), rule)
     assert table.frame["3m"].tolist() == [cell]
     defined = f"{define_final(comparison, rule, unit='%').capitalize()}."
@@ -170,7 +170,7 @@ def test_the_interval_of_a_final_rate_counts_the_episodes_of_every_evaluation_th
     seeds = [run_of((1.0, 1.0, 1.0), 92_000, 4_000, "eval.episodes=2", run_id=f"a{k}", seed=k) for k in (1, 2)]
     lows = []
     for rule in FINAL_RULES:
-        table = tabulate_win_rates(join(seeds, final=True), Aggregation("mean", "ci"), rule)
+        table = tabulate_win_rates(join(seeds, for_final_numbers=True), Aggregation("mean", "ci"), rule)
         lows.append(pd.read_csv(io.BytesIO(export_table(table, "csv")))["3m low"].iloc[0])
     assert lows == [pytest.approx(100 * n / (n + 12.706**2), abs=0.01) for n in (12, 4)]
     short = make_run("b", [(850, 1.0)])
@@ -182,7 +182,7 @@ def test_only_the_share_of_falls_has_an_interval_and_it_stays_between_0_and_100(
         run_of((1.0, 0.0, 0.0, 0.0, 0.94), 20_000, 20_000, run_id="a", seed=1),
         run_of((0.0, 0.9, 1.0, 0.5, 1.0), 20_000, 20_000, run_id="b", seed=2),
     ]
-    table = tabulate_falls(join(seeds, final=True), Aggregation("mean", "ci"))
+    table = tabulate_falls(join(seeds, for_final_numbers=True), Aggregation("mean", "ci"))
     row = pd.read_csv(io.BytesIO(export_table(table, "csv"))).iloc[0]
     assert row["falls value"] == 1.5
     assert row[["falls low", "falls high", "falls interval", "evaluations after low"]].isna().all()
@@ -198,7 +198,7 @@ def test_tests_and_profiles_use_the_number_that_was_asked_for(rule) -> None:
         *(run_of((0.0, 0.0, 1.0), 92_000, 4_000, run_id=f"a{k}", seed=k) for k in (1, 2)),
         *(run_of((0.4, 0.4, 0.4), 92_000, 4_000, run_id=f"b{k}", seed=k, algo="qmix") for k in (1, 2)),
     ]
-    comparison = join(seeds, final=True)
+    comparison = join(seeds, for_final_numbers=True)
     table = tabulate_tests(comparison, rule)
     assert table.frame["difference [%]"].str[:5].tolist() == (["-6.7 "] if rule == "last-tenth" else ["+60.0"])
     assert table.frame["P(improvement)"].str[:4].tolist() == (["0.00"] if rule == "last-tenth" else ["1.00"])
@@ -217,7 +217,7 @@ def test_the_table_of_falls_averages_the_seeds_that_made_it_and_shows_each() -> 
         run_of((0.0, 0.2, 0.4, 0.6, 0.8), 20_000, 20_000, run_id="c", seed=3),
         run_of((0.0, 0.5), 50_000, 50_000, run_id="d", algo="qmix"),
     ]
-    table = tabulate_falls(join(seeds, final=True), Aggregation())
+    table = tabulate_falls(join(seeds, for_final_numbers=True), Aggregation())
     assert table.frame.to_numpy().tolist() == [
         [
             *("3m", "EMTC(QPLEX)", 3, 2, "1.5 ± 2.1", "3.5 ± 0.7", "37.5 ± 53.0"),
@@ -231,7 +231,7 @@ def test_the_table_of_falls_averages_the_seeds_that_made_it_and_shows_each() -> 
 
 def test_the_table_of_falls_leaves_out_what_the_win_rates_leave_out() -> None:
     cut = make_run("c", [(0, 1.0), (200, 0.0)], status="stopped", env_steps=250)
-    assert not len(tabulate_falls(join([cut], final=True)))
-    table = tabulate_falls(join([cut], include_unfinished=True, final=True))
+    assert not len(tabulate_falls(join([cut], for_final_numbers=True)))
+    table = tabulate_falls(join([cut], include_unfinished=True, for_final_numbers=True))
     assert table.frame[["variant", "falls"]].to_numpy().tolist() == [["EMTC(QPLEX)†", "1.0"]]
     assert "† includes an unfinished run." in table.caption

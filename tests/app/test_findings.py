@@ -18,7 +18,7 @@ from app.analysis.significance import adjust_p_values, compare_seeds
 from app.analysis.study_plans import StudyPlan, get_shipped_plan, list_plans, make_exploratory_plan, read_plan
 from app.analysis.tables import export_table, make_plain_table
 from app.figures.registry import TABLES
-from app.jobs.launch import EXAMPLE_STUDY
+from app.jobs.launch import EXAMPLE_BUNDLE
 from app.jobs.sweeps.file import find_sweep_file, list_templates
 from app.jobs.sweeps.plan import make_plan
 from app.ui.compare.panels import list_runs
@@ -410,7 +410,7 @@ def test_the_guide_states_how_many_states_a_memory_merges() -> None:
 def test_the_page_and_the_example_study_are_small() -> None:
     guide = (ROOT / "app" / "guide" / "findings.md").read_text()
     assert sum(len(line) + 1 for line in guide.splitlines() if not line.startswith("|")) < 8000
-    assert EXAMPLE_STUDY.stat().st_size < 12_000_000
+    assert EXAMPLE_BUNDLE.stat().st_size < 12_000_000
 
 
 SAME_MEASURE = {"beta_rise": "beta_difference", "beta_rise_whole": "beta_difference_whole"}

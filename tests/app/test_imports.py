@@ -16,8 +16,9 @@ from app.analysis.provenance import describe_runs
 from app.analysis.results import select_finals, select_results
 from app.analysis.settings import list_code_warnings
 from app.cli.main import run
-from app.jobs.imports.parsed_run import SourceOverrides, parse_run_name
+from app.jobs.imports.parsed_run import SourceOverrides
 from app.jobs.imports.read import list_remarks, read_foreign
+from app.jobs.imports.run_names import parse_run_name
 from storage.bundles.contents import THIN
 from storage.bundles.import_bundle import import_bundle
 from storage.bundles.write import write_bundle
@@ -349,7 +350,7 @@ def test_seeds_that_were_imported_one_by_one_are_one_variant_too(db, tmp_path, c
         text = f"algo,map,seed,step,win_rate\nqmix,3m,{seed},0,0\nqmix,3m,{seed},{last},1\n"
         ids += take(db, write(tmp_path / "r.csv", text), "csv", capsys)["runs"]
     all_runs = read_curves(read_tables(db, read_rows(db, ids)))
-    groups = select_results(all_runs, final=True).by_variant
+    groups = select_results(all_runs, for_final_numbers=True).by_variant
     assert {group.variant.name: group.n for group in groups} == {
         "qmix, imported (csv), 200,100 steps": 2,
         "qmix, imported (csv), 90,000 steps": 1,
@@ -451,7 +452,7 @@ def test_runs_that_differ_in_a_setting_are_not_averaged(db, tmp_path, capsys) ->
     done = take(db, tmp_path / "sacred", "sacred", capsys)
     assert "differ in lr." in done["remarks"][0]
     all_runs = read_curves(read_tables(db, read_rows(db, done["runs"])))
-    groups = select_results(all_runs, final=True).by_variant
+    groups = select_results(all_runs, for_final_numbers=True).by_variant
     assert [group.variant.name for group in groups] == [
         "qmix, lr = 5e-4, imported (sacred)",
         "qmix, lr = 1e-3, imported (sacred)",

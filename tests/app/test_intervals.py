@@ -16,7 +16,7 @@ from app.analysis.finals import make_curve_scale, make_scale
 from app.analysis.intervals import INTERVAL_LABELS, BinomialScale, compute_interval, compute_score_interval
 from app.analysis.quantities import MU_W, RETURN, WIN_RATE, find_quantity
 from app.analysis.significance import PAIRED_LABEL
-from app.figures.run_charts import compute_wilson_interval
+from app.figures.run_charts import compute_interval_of_wins
 from tests.app.curve_cases import make_run, read_cases
 from tests.reference.coverage import CENTERS, NORMAL, PILED, POPULATIONS, SIZES, TOLERANCE, measure_center, run
 
@@ -48,7 +48,7 @@ def test_one_evaluation_has_the_wilson_interval_of_scipy(wins, n) -> None:
     wanted = binomtest(wins, n).proportion_ci(0.95, "wilson")
     for found in (
         compute_score_interval(np.float64(wins / n), n),
-        compute_wilson_interval(np.float64(wins), np.float64(n)),
+        compute_interval_of_wins(np.float64(wins), np.float64(n)),
     ):
         np.testing.assert_allclose(found, (wanted.low, wanted.high), atol=1e-9)
 

@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import update
 
 from app.analysis.projections.snapshots import make_projection_params, project_snapshot
-from app.jobs.launch import TRAINER_NICENESS, TYPICAL_SPEED_SOURCE, estimate, kill_run, launch_run
+from app.jobs.estimate import TYPICAL_SPEED_SOURCE, estimate
+from app.jobs.launch import TRAINER_NICENESS, kill_run, launch_run
 from app.jobs.projections import cancel_job, run_job, start_job
 from app.jobs.resume import resume_run
 from emtc_core.config.resolve import resolve

@@ -24,7 +24,7 @@ def test_ours_and_the_papers_stand_side_by_side_and_the_caption_warns() -> None:
         make_run("c", [(1, 1.0)], map="3m"),
         make_run("d", [(1, 1.0)], map="corridor", algo="qplex", status="lost", env_steps=1),
     ]
-    table = tabulate_with_published(join(seeds, final=True))
+    table = tabulate_with_published(join(seeds, for_final_numbers=True))
     assert table.frame.columns.tolist() == ["variant", "corridor · ours", "corridor · paper"]
     rows = table.frame.set_index("variant")
     assert rows.loc["EMTC(QPLEX)"].tolist() == ["50.0 (1 seed)", "97.4 ± 1.7"]
@@ -37,7 +37,9 @@ def test_ours_and_the_papers_stand_side_by_side_and_the_caption_warns() -> None:
 
 
 def test_a_run_of_another_preset_does_not_stand_in_the_papers_row() -> None:
-    table = tabulate_with_published(join([make_run("a", [(1, 1.0)], map="corridor", preset="demo")], final=True))
+    table = tabulate_with_published(
+        join([make_run("a", [(1, 1.0)], map="corridor", preset="demo")], for_final_numbers=True)
+    )
     rows = table.frame.set_index("variant")["corridor · ours"]
     assert rows["EMTC(QPLEX), preset = demo"] == "100.0 (1 seed)"
     assert rows["EMTC(QPLEX)"] == "–"

@@ -50,7 +50,7 @@ def rate_runs(runs: Sequence[RunCase], rate: str = "auto", measure: str = SELECT
 
 
 def join(rated: Curves) -> Curves:
-    return select_results(rated, final=True)
+    return select_results(rated, for_final_numbers=True)
 
 
 def choose(runs: Sequence[RunCase]) -> dict[str, TaskRate]:

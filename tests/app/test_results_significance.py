@@ -255,7 +255,7 @@ def test_the_table_names_both_variants_their_seeds_and_the_verdict() -> None:
         *finals("emtc-qplex", "8m", 0.5),
         *finals("qmix", "8m", 0.5, 0.5),
     ]
-    table = tabulate_tests(join(seeds, final=True))
+    table = tabulate_tests(join(seeds, for_final_numbers=True))
     rows = table.frame.set_index("task")
     gap = compare_seeds(by_seed([0.9, 1.0, 0.95, 0.9]), by_seed([0.1, 0.2, 0.15, 0.1]), BinomialScale(episodes=16))
     assert rows.loc["3m", "n"] == "4 pairs"
@@ -287,24 +287,24 @@ def test_the_table_names_both_variants_their_seeds_and_the_verdict() -> None:
 
 def test_five_clearly_different_seeds_get_a_verdict() -> None:
     seeds = [*finals("emtc-qplex", "3m", 0.9, 1.0, 0.95, 0.9, 0.8), *finals("qmix", "3m", 0.1, 0.2, 0.3, 0.1, 0.0)]
-    assert tabulate_tests(join(seeds, final=True)).frame["verdict"].tolist() == ["higher"]
+    assert tabulate_tests(join(seeds, for_final_numbers=True)).frame["verdict"].tolist() == ["higher"]
 
 
 def test_profiles_pool_the_tasks_that_all_variants_have() -> None:
     seeds = [*finals("emtc-qplex", "3m", 0.9, 0.5), *finals("qmix", "3m", 0.1, 0.3), *finals("qmix", "8m", 1.0)]
-    chart = draw_profiles(join(seeds, final=True))
+    chart = draw_profiles(join(seeds, for_final_numbers=True))
     ours, theirs = chart.panels[0].lines
     at = int(np.searchsorted(ours.x, 0.4))
     assert (ours.name, ours.y[at], theirs.y[at]) == ("EMTC(QPLEX) (n = 2)", 1.0, 0.0)
     assert "over 3m. All tasks" in chart.caption
     assert "fewer than 3" in chart.caption
     with raises(ConfigError, key="env.map"):
-        draw_profiles(join([*finals("emtc-qplex", "3m", 0.9), *finals("qmix", "8m", 1.0)], final=True))
+        draw_profiles(join([*finals("emtc-qplex", "3m", 0.9), *finals("qmix", "8m", 1.0)], for_final_numbers=True))
 
 
 def test_a_profile_is_titled_by_its_maps_and_names_the_runs_of_other_maps() -> None:
     seeds = [*finals("emtc-qplex", "3m", 0.9), *finals("qmix", "3m", 0.1), *finals("qmix", "8m", 1.0, 0.9, 0.8)]
-    chart = draw_profiles(join(seeds, final=True))
+    chart = draw_profiles(join(seeds, for_final_numbers=True))
     assert chart.title == "Performance profiles, 3m"
     assert chart.subtitle.startswith("2 runs on 3m; band")
     assert "run qmix-8m-1 (QMIX on 8m; seed 1): not every variant has a result on this map" in chart.caption
@@ -322,7 +322,7 @@ def test_the_reference_is_the_full_method_and_can_be_chosen() -> None:
         if (name, map) != ("full", "8m")
         for k in (1, 2)
     ]
-    comparison = join(seeds, final=True)
+    comparison = join(seeds, for_final_numbers=True)
     table = tabulate_tests(comparison)
     assert set(table.frame["variant"]) == {"EMTC(QPLEX)"}
     assert set(table.frame["task"]) == {"3m"}
@@ -357,7 +357,7 @@ def comparison_of(frame: pd.DataFrame):
         for run_id in dict.fromkeys(frame["run_id"])
     ]  # fmt: skip
     tables = RunTables({row.id: row for row in rows}, frame, lambda _: frame, lambda _: ENV_STEPS)
-    return select_results(read_quantity(tables, WIN_RATE), final=True)
+    return select_results(read_quantity(tables, WIN_RATE), for_final_numbers=True)
 
 
 IDENTICAL = "identical runs (no win yet, so the memory pays no incentive)"

@@ -30,7 +30,7 @@ def seeds() -> list[RunCase]:
 
 def test_win_rates_stand_by_variant_and_map_and_ties_are_all_bold(seeds) -> None:
     worse = [make_run(f"vdn{k}", [(0, 0.2), (400, 0.4)], algo="vdn", seed=k) for k in (1, 2)]
-    table = tabulate_win_rates(join([*seeds, *worse], final=True), Aggregation())
+    table = tabulate_win_rates(join([*seeds, *worse], for_final_numbers=True), Aggregation())
     assert table.frame.columns.tolist() == ["variant", "3m", "8m"]
     assert table.frame["variant"].tolist() == ["EMTC(QPLEX)", "QMIX", "VDN"]
     assert table.frame["3m"].tolist() == ["95.0 ± 7.1 (2 seeds)", "95.0 ± 0.0 (2 seeds)", "40.0 ± 0.0 (2 seeds)"]
@@ -75,7 +75,7 @@ def cut(status: str) -> RunCase:
 
 @pytest.mark.parametrize("status", ["lost", "stopped", "running", "failed"])
 def test_runs_that_have_not_finished_are_no_results_and_are_listed_in_every_format(seeds, status) -> None:
-    table = tabulate_win_rates(join([*seeds, cut(status)], final=True), Aggregation())
+    table = tabulate_win_rates(join([*seeds, cut(status)], for_final_numbers=True), Aggregation())
     assert table.frame["3m"].tolist()[0] == "95.0 ± 7.1 (2 seeds)"
     reason = f"run cut (EMTC(QPLEX) on 3m; seed 3): {status} at 42 of 1,000 env steps"
     assert table.excluded_lines == ["Left out: 1 selected run.", reason]
@@ -88,7 +88,7 @@ def test_runs_that_have_not_finished_are_no_results_and_are_listed_in_every_form
 def test_an_unfinished_run_that_is_asked_for_has_a_dagger_and_is_never_bold(seeds) -> None:
     alone = [seed for seed in seeds if seed.settings["algo"] == "qmix"]
     beside = [make_run(f"vdn{k}", [(0, 0.2), (400, 0.4)], algo="vdn", seed=k) for k in (1, 2)]
-    every = join([*alone, *beside, cut("running")], include_unfinished=True, final=True)
+    every = join([*alone, *beside, cut("running")], include_unfinished=True, for_final_numbers=True)
     table = tabulate_win_rates(every, Aggregation())
     assert table.frame["3m"].tolist() == ["100.0† (1 seed)", "95.0 ± 0.0 (2 seeds)", "40.0 ± 0.0 (2 seeds)"]
     assert table.best == {(1, "3m")}
@@ -103,7 +103,7 @@ def test_a_cell_is_of_seeds_and_never_an_ablation_and_reports_as_its_runs_say() 
         make_run("c", [(0, 0.1)], "gate.enabled=false"),
         make_run("d", [(0, 0.5)], "eval.report=median", "eval.seeds=1", algo="qmix"),
     ]
-    table = tabulate_win_rates(join(seeds, final=True)).frame.set_index("variant")["3m"]
+    table = tabulate_win_rates(join(seeds, for_final_numbers=True)).frame.set_index("variant")["3m"]
     assert table["EMTC(QPLEX)"] == "90.0 ± 14.1 (2 seeds)"
     assert table["EMTC(QPLEX), No-TCGM"] == "10.0 (1 seed)"
     assert table["QMIX"] == "50.0 (1 seed)"
@@ -126,17 +126,17 @@ def test_a_column_of_equal_cells_has_no_best_one() -> None:
     pairs = [
         make_run(f"{algo}{k}", [(0, 0.0), (400, 0.0)], algo=algo, seed=k) for algo in ("qmix", "vdn") for k in (1, 2)
     ]
-    comparison = join(pairs, final=True)
+    comparison = join(pairs, for_final_numbers=True)
     assert not tabulate_win_rates(comparison, Aggregation()).best
     assert not tabulate_mu_w(comparison, {"3m": [400]}, Aggregation()).best
 
 
 def test_an_interquartile_mean_of_few_seeds_is_explained(seeds) -> None:
-    comparison = join(seeds, final=True)
+    comparison = join(seeds, for_final_numbers=True)
     told = "The interquartile mean of 2 or 3 seeds is their mean"
     assert told in tabulate_win_rates(comparison, Aggregation("iqm", "ci")).caption
     assert told not in tabulate_win_rates(comparison, Aggregation("mean", "ci")).caption
-    five = join([make_run(f"a{k}", [(0, 0.8)], seed=k) for k in range(5)], final=True)
+    five = join([make_run(f"a{k}", [(0, 0.8)], seed=k) for k in range(5)], for_final_numbers=True)
     assert told not in tabulate_win_rates(five, Aggregation("iqm", "ci")).caption
 
 
@@ -169,7 +169,7 @@ def test_a_small_number_over_seeds_is_not_written_as_0() -> None:
 
 
 def test_csv_and_parquet_say_value_edges_seeds_statistic_and_interval_of_every_cell(seeds) -> None:
-    table = tabulate_win_rates(join(seeds, final=True), Aggregation("mean", "ci"))
+    table = tabulate_win_rates(join(seeds, for_final_numbers=True), Aggregation("mean", "ci"))
     for read in (
         pd.read_csv(io.BytesIO(export_table(table, "csv"))),
         pd.read_parquet(io.BytesIO(export_table(table, "parquet"))),

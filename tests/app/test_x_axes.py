@@ -110,7 +110,7 @@ def test_a_run_without_a_recorded_speed_is_left_out_with_the_reason(database: Da
     options = LearningCurveOptions(x_axis="hours", include_unfinished=True)
     chart = FIGURES["learning-curves"].make(database, [find_run(database, run_id) for run_id in runs], options)
     assert chart.x_label == "wall time of the training [h]"
-    assert f"run {imported} (EMTC(QPLEX) on 3m; seed 2): {X_AXES['hours'].missing}" in chart.caption
+    assert f"run {imported} (EMTC(QPLEX) on 3m; seed 2): {X_AXES['hours'].missing_reason}" in chart.caption
     assert export(database, tmp_path / "y.svg", imported, "--figure", "learning-curves", "--x-axis", "hours") == 2
     assert f"Run {imported} has no wall time, because its speed was not recorded" in capsys.readouterr().err
     assert not (tmp_path / "y.svg").exists()

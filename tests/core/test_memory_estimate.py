@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from app.jobs.launch import estimate
+from app.jobs.estimate import estimate
 from emtc_core.config.resolve import resolve
 from emtc_core.devices import choose_replay_device
 from emtc_core.envs.base import EnvInfo

@@ -288,7 +288,7 @@ def test_a_figure_of_a_bundle_is_pinned_to_the_own_notebook(own, opened, file):
 
 
 def test_one_click_opens_the_example_study(own, file, monkeypatch) -> None:
-    monkeypatch.setattr("app.ui.home.start.EXAMPLE_STUDY", file[0])
+    monkeypatch.setattr("app.ui.home.start.EXAMPLE_BUNDLE", file[0])
     app = open_page("home")
     app.button(key="open_example").click().run()
     assert not app.exception

@@ -6,7 +6,7 @@ import pytest
 
 from app.figures.kinds.chart import Chart
 from app.figures.registry import find_figure
-from app.jobs.launch import EXAMPLE_STUDY, ROOT
+from app.jobs.launch import EXAMPLE_BUNDLE, ROOT
 from app.notebook.view import read_entries
 from app.ui.widgets.tour import STEPS
 from storage.bundles.bundle_cache import Bundle, cache_bundle
@@ -16,14 +16,14 @@ from storage.queries.runs import list_runs
 from storage.runs.rows import find_run
 from tests.pages.test_pages import open_page, said
 
-SHIPPED = (EXAMPLE_STUDY, ROOT / "app" / "guide" / "confirmatory-study.emtc")
+SHIPPED = (EXAMPLE_BUNDLE, ROOT / "app" / "guide" / "confirmatory-study.emtc")
 MAX_BYTES = 20_000_000
 """Limit of both bundles together, so that a clone stays small."""
 
 
 @pytest.fixture
 def example(empty: Database) -> Bundle:
-    return cache_bundle(EXAMPLE_STUDY)
+    return cache_bundle(EXAMPLE_BUNDLE)
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import delete, update
 
 from app.jobs import gpu
-from app.jobs.launch import EXAMPLE_STUDY, TYPICAL_SPEED_SOURCE
+from app.jobs.estimate import TYPICAL_SPEED_SOURCE
+from app.jobs.launch import EXAMPLE_BUNDLE
 from app.jobs.sweeps.control import _join_speed_sources, create_sweep, find_imported, find_open_runs, remake_plan
 from app.jobs.sweeps.file import parse_sweep
 from app.jobs.sweeps.plan import make_plan
@@ -180,7 +181,7 @@ def shipped(tmp_path_factory, sqlite_template):
     """Part B of the shipped study, imported without its memories and transitions."""
     path = tmp_path_factory.mktemp("shipped") / "study.db"
     shutil.copy(sqlite_template, path)
-    with ZipFile(EXAMPLE_STUDY) as bundle:
+    with ZipFile(EXAMPLE_BUNDLE) as bundle:
         inside = Path(bundle.extract("study.db", path.parent / "bundle"))
     source, target = open_database(f"sqlite:///{inside}"), open_database(f"sqlite:///{path}")
     ids = [run.id for sweep in list_sweeps(source) if "B:" in sweep.name for run in sweep_runs(source, sweep.id)]
@@ -207,7 +208,7 @@ def test_imported_runs_of_the_shipped_study_are_not_missing(shipped, use_databas
 
 
 def test_a_bundle_with_some_of_the_planned_runs_misses_none(empty):
-    bundle = cache_bundle(EXAMPLE_STUDY)
+    bundle = cache_bundle(EXAMPLE_BUNDLE)
     app = open_page("sweeps", sweep="101980e0", **{"from": bundle.key})
     assert not app.exception
     assert "This bundle contains 8 of the 24 planned runs." in said(app)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.launch import EXAMPLE_STUDY, ROOT
+from app.jobs.launch import EXAMPLE_BUNDLE, ROOT
 
 README = (ROOT / "README.md").read_text()
 SHORTENED = {"train": "--steps 300", "sweep": "--dry-run"}
@@ -42,7 +42,7 @@ def test_the_lines_work_as_they_are_written(tmp_path: Path) -> None:
         pytest.skip("the environment of this interpreter has no activate")
     (tmp_path / ".venv").symlink_to(sys.prefix)
     typed = [line for block in blocks() if ACTIVATE in block for line in block]
-    study = f"emtc open {shlex.quote(str(EXAMPLE_STUDY))} --import"  # the README's study, as Home opens it
+    study = f"emtc open {shlex.quote(str(EXAMPLE_BUNDLE))} --import"  # the README's study, as Home opens it
     script = "\n".join(["set -ex", *map(shorten, dict.fromkeys([*typed, study, *quoted()]))])
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("EMTC_", "VIRTUAL_ENV"))}
     env = clean | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}

@@ -24,7 +24,7 @@ from app.analysis.tables import export_table
 from app.cli.output import print_message
 from app.figures.named.memories import best_and_worst
 from app.figures.registry import TABLES, find_figure
-from app.jobs.launch import EXAMPLE_STUDY, ROOT
+from app.jobs.launch import EXAMPLE_BUNDLE, ROOT
 from app.notebook.view import Query, freeze, make_view
 from emtc_core import __version__
 from storage.bundles.bundle_cache import cache_bundle
@@ -67,7 +67,7 @@ class Chapter:
     """Options of the figure."""
 
 
-def make_example(bundle: Path = EXAMPLE_STUDY, out: Path = EXAMPLE_STUDY) -> WrittenBundle:
+def make_example(bundle: Path = EXAMPLE_BUNDLE, out: Path = EXAMPLE_BUNDLE) -> WrittenBundle:
     """Train the run, write the notebook and write the bundle.
 
     Args:

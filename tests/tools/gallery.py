@@ -27,7 +27,7 @@ from app.figures.registry import FIGURES, TABLES
 from app.figures.render.export import export_figure
 from app.figures.render.matplotlib_style import make_style
 from app.figures.theme import format_mathtext
-from app.jobs.launch import EXAMPLE_STUDY
+from app.jobs.launch import EXAMPLE_BUNDLE
 from emtc_core.errors import EmtcError
 from storage.bundles.bundle_cache import cache_bundle
 from storage.engine import Database, open_database
@@ -91,7 +91,7 @@ class GalleryItem(NamedTuple):
 def run() -> list[BenchResult]:
     """Write the pictures and the page into the guide, and report the sizes."""
     with tempfile.TemporaryDirectory(prefix="emtc-gallery-") as folder:
-        db = open_database(cache_bundle(EXAMPLE_STUDY, cache=Path(folder)).url, read_only=True)
+        db = open_database(cache_bundle(EXAMPLE_BUNDLE, cache=Path(folder)).url, read_only=True)
         study = _find_study(db)
         map_name, items = study[0].map, list(draw_items(db, study))
         db.dispose()

@@ -282,23 +282,24 @@ def describe_aggregation(curves: Curves, aggregation: Aggregation) -> str:
     quantity: Quantity = curves.measure
     meaning = quantity.meaning[:1].upper() + quantity.meaning[1:]
     first_step = "episodes are averaged per seed first" if quantity.is_evaluation else "each seed is one curve"
-    n = f"n = {format_range(curves.seed_counts or [0])}"
+    counts = curves.seed_counts or [0]
+    n = f"n = {format_range(counts)} seed{'' if set(counts) == {1} else 's'}"
     band_note = "" if aggregation.band == "none" else " A single seed has no band."
     if aggregation.band == "bootstrap":
         band_note = f" Whole seeds are resampled. {BOOTSTRAP_COVERAGE}{band_note}"
     if aggregation.is_symmetric and quantity.is_fraction:
         band_note += " Bands end at 0 and at 1."
     statistic = aggregation.describe(is_fraction=quantity.is_fraction)
-    return f"{meaning}; {first_step}, then the line is the {statistic} ({n} seeds).{band_note}"
+    return f"{meaning}; {first_step}, then the line is the {statistic} ({n}).{band_note}"
 
 
 def _describe_x_axis(curves: Curves) -> str:
     """Describe the x axis and how seeds are aligned on it; empty for the axis of env steps."""
     axis = curves.x_axis
-    if not axis.meaning or max(curves.seed_counts, default=0) < 2:
-        return axis.meaning
+    if not axis.caption or max(curves.seed_counts, default=0) < 2:
+        return axis.caption
     return (
-        f"{axis.meaning} Seeds are interpolated linearly to the same {axis.short_name}s; a line ends where its first "
+        f"{axis.caption} Seeds are interpolated linearly to the same {axis.short_name}s; a line ends where its first "
         "seed ends."
     )
 
@@ -500,7 +501,7 @@ def list_mu_w_steps(tables: RunTables, options: MuWOptions) -> dict[str, tuple[i
     """
     curves = read_curves(tables, rate=options.rate)
     with_unfinished = select_results(curves, include_unfinished=True)
-    candidates = with_unfinished if options.include_unfinished else select_results(curves, final=True)
+    candidates = with_unfinished if options.include_unfinished else select_results(curves, for_final_numbers=True)
     results = select_common_budget(candidates)
     tasks_without_results = set(with_unfinished.tasks) - set(results.tasks)
     unfinished = [group for group in with_unfinished.by_variant if group.variant.task in tasks_without_results]

@@ -12,8 +12,9 @@ import psutil
 from pydantic import ValidationError
 
 from app.analysis.provenance import library_versions
+from app.jobs.estimate import TYPICAL_SPEED_SOURCE, estimate
 from app.jobs.gpu import check_fitting_runs, count_fitting_runs
-from app.jobs.launch import LOG_NAME, TYPICAL_SPEED_SOURCE, check_startable, estimate, spawn
+from app.jobs.launch import LOG_NAME, check_startable, spawn
 from app.jobs.sweeps.file import SweepFile
 from app.jobs.sweeps.plan import Plan, make_plan
 from app.jobs.sweeps.study import list_reported_runs

@@ -182,7 +182,7 @@ class WorkerLoop:
         update_search: Callable[[], None] | None = None,
         on_progress: Callable[[Sweep], None] = lambda sweep: None,
         n_runs: int | None = None,
-        lowers_priority: bool = False,
+        low_priority: bool = False,
         env_modules: Collection[str] = (),
     ) -> None:
         """Prepare the loop.
@@ -197,7 +197,7 @@ class WorkerLoop:
             update_search: Called at each poll. Queues the next trials of a search.
             on_progress: Called with the sweep at each poll of `run_sweep`.
             n_runs: Number of runs of the sweep. If it is below `jobs`, each run gets more of the GPU's memory.
-            lowers_priority: Give the trainers a lower priority than the app and the browser.
+            low_priority: Give the trainers a lower priority than the app and the browser.
             env_modules: Modules of environments that trainers may import. Other runs stay in the queue.
         """
         self._db = db
@@ -208,7 +208,7 @@ class WorkerLoop:
         self._max_active = max_active
         self._update_search = update_search
         self._on_progress = on_progress
-        self._lowers_priority = lowers_priority
+        self._low_priority = low_priority
         n_parallel = min(jobs, n_runs or jobs)
         self._gpu_share = 1 / max(1, n_parallel)
         self._claimer = RunClaimer(db)
@@ -335,7 +335,7 @@ class WorkerLoop:
                     claim,
                     for_worker=True,
                     gpu_share=self._gpu_share,
-                    lowers_priority=self._lowers_priority,
+                    low_priority=self._low_priority,
                 )
                 self._trainers[claim.run_id] = StartedTrainer(claim, process)
                 row = find_run(self._db, claim.run_id)
@@ -490,7 +490,7 @@ def run_sweep_here(
             update_search=search.update if search else None,
             on_progress=on_progress,
             n_runs=n_runs,
-            lowers_priority=True,
+            low_priority=True,
             env_modules=env_modules,
         )
         sweep_at_end = loop.run_sweep(sweep_id)

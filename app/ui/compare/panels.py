@@ -114,7 +114,7 @@ def show(run_ids: list[str]) -> None:
     # The tables use the win rate of the curves. If the curves show another quantity, they use the selected win rate.
     rate = find_rate(options.quantity, options.rate) or options.rate
     win_rate_curves = read_curves(tables, rate=rate)
-    results = select_results(win_rate_curves, include_unfinished=options.include_unfinished, final=True)
+    results = select_results(win_rate_curves, include_unfinished=options.include_unfinished, for_final_numbers=True)
     values |= {"rate": rate, **run_choice.choose_final(list_budgets(results))}
     run_choice.show_length_note(read_finals(tables, BudgetOptions.select(values), rate))
     sections = list_sections(_PAGE)

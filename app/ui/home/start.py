@@ -7,7 +7,7 @@ import secrets
 
 import streamlit as st
 
-from app.jobs.launch import EXAMPLE_STUDY, launch_demo
+from app.jobs.launch import EXAMPLE_BUNDLE, launch_demo
 from app.ui import data, messages, view
 from app.ui.page_state import RUN, TOUR
 from emtc_core.errors import EmtcError
@@ -53,7 +53,7 @@ def show_demo_button(*, primary: bool) -> None:
 
 def show_example_button(*, small: bool) -> None:
     """Draw the button that opens the example study. A read-only server has no such button: it opens no bundles."""
-    if is_read_only() or not EXAMPLE_STUDY.is_file():
+    if is_read_only() or not EXAMPLE_BUNDLE.is_file():
         return
     is_pressed = st.button(
         "Open the example study",
@@ -66,7 +66,7 @@ def show_example_button(*, small: bool) -> None:
         return
     try:
         with st.spinner("Unpacking the study …"):
-            bundle = cache_bundle(EXAMPLE_STUDY)
+            bundle = cache_bundle(EXAMPLE_BUNDLE)
     except EmtcError as exc:
         messages.error(exc)
         return

@@ -12,8 +12,9 @@ import streamlit as st
 from app.analysis.format import escape_markdown, format_duration, format_size
 from app.analysis.settings import has_effect, name_algo
 from app.jobs import launch_request
+from app.jobs.estimate import describe_speed, estimate
 from app.jobs.gpu import find_gpu
-from app.jobs.launch import check_startable, describe_speed, estimate, launch_run
+from app.jobs.launch import check_startable, launch_run
 from app.jobs.launch_request import ALGO, CHOICES, DEFAULTS, ENV, MAP, NAME, OTHER_ALGOS, PRESET, SEEDS, STEPS, Request
 from app.ui import data, messages
 from app.ui.launch import fields, success_rule, sweep
@@ -178,7 +179,7 @@ def _show_presets(request: Request) -> None:
     st.radio(
         "Preset", list(presets), index=index, horizontal=True, width="stretch",
         captions=[escape_markdown(sentence) for sentence in first_sentences],
-        help="Gives the default of every setting below. *Method* compares the presets.",
+        help="Gives the default of every setting below. *Learn › Method* compares the presets.",
         **fields.bind(PRESET, "preset", value, default=DEFAULTS[PRESET]),
     )  # fmt: skip
     fields.show_fault(request.faults, PRESET)

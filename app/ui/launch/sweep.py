@@ -4,7 +4,7 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count, format_duration, format_run_count, format_size
 from app.analysis.settings import name_algo
-from app.jobs.launch import describe_speed
+from app.jobs.estimate import describe_speed
 from app.jobs.launch_request import ALGO, OTHER_ALGOS, Request
 from app.jobs.sweeps.control import check_plan, default_jobs, estimate_cost, start_sweep
 from app.jobs.sweeps.plan import Plan, plan_algorithms

@@ -7,8 +7,8 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count, format_duration, format_size
 from app.analysis.settings import name_algo
+from app.jobs.estimate import describe_speed
 from app.jobs.gpu import describe_mps, find_gpu
-from app.jobs.launch import describe_speed
 from app.jobs.sweeps.control import check_plan, default_jobs, estimate_cost, start_sweep
 from app.jobs.sweeps.file import list_templates, parse_sweep, read_template
 from app.jobs.sweeps.plan import Plan, make_plan
