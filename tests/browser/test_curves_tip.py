@@ -117,7 +117,7 @@ def test_a_smoothed_line_has_the_values_of_an_export_and_names_both(chart):
             else:
                 assert np.array(values, float) == pytest.approx(exported, rel=1e-4, abs=1e-4, nan_ok=True)
     _, smoothed, tau = read_tip(chart, 10_000)
-    assert smoothed.endswith(f"{y[100]:.4g} measured")
+    assert smoothed.endswith(f"{y[100]:.4g} measured".replace("-", "−"))
     assert ") smoothed, " in smoothed, "the band is that of the smoothed line"
     assert "smoothed" not in tau
 

@@ -25,10 +25,8 @@ VIEWS = {
     "run": {"find": "tau", "list": "preset"},
     "live": {"x": "0-150", "metrics": "train/loss", "smoothing": "0.6"},
     "memory": {
-        "method": "axes",
-        "pair": "2",
+        "method": "umap",
         "color": "beta",
-        "scale": "red-green",
         "point": "3",
         "near": "true",
         "ranges": "t:5:40",
@@ -223,10 +221,11 @@ def test_a_link_to_a_missing_run_is_an_error_only_on_its_page(seeded):
 def test_a_run_is_not_overlaid_on_itself(seeded):
     db, run_id = seeded
     other = seed_run(db, name="Other")
-    app = open_page("live", run=run_id, ref=f"{run_id},{other}")
-    box = app.multiselect(key="live?ref")
-    assert box.value == [other]
-    assert not any(run_id in option for option in box.options)
+    app = open_page("live", run=run_id, ref=f"{run_id},{other}", list="true")
+    assert not app.exception
+    lists = [json.loads(part.proto.json) for part in app.get("bidi_component") if "isolates" in part.proto.json]
+    runs = {run["id"]: run["shown"] for group in lists[0]["groups"] for run in group["runs"]}
+    assert runs == {other: "true"}
 
 
 def test_a_pinned_view_of_an_older_snapshot_is_kept(seeded):

@@ -52,12 +52,32 @@ function unpack(bytes) {
 
 function formatNumber(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–"
-  const size = Math.abs(value)
+  if (value < 0) return `−${formatNumber(-value)}`
+  const size = value
   if (size === 0) return "0"
   if (size >= 1e6) return `${+(value / 1e6).toPrecision(4)}M`
   if (size >= 1e4) return `${+(value / 1e3).toPrecision(4)}k`
   if (size >= 1e-3) return `${+value.toPrecision(4)}`
   return value.toExponential(1)
+}
+
+// Replace the end of a text by "…" if it is wider than `width` in the current font of `ctx`.
+function shortenText(ctx, text, width) {
+  if (ctx.measureText(text).width <= width) return text
+  let length = text.length - 1
+  while (length > 1 && ctx.measureText(`${text.slice(0, length)}…`).width > width) length -= 1
+  return `${text.slice(0, length)}…`
+}
+
+// Divide a text between its words into lines that are not wider than `width` in the current font of `ctx`.
+function wrapText(ctx, text, width) {
+  const lines = []
+  for (const word of text.split(" ").filter(Boolean)) {
+    const longer = lines.length ? `${lines.at(-1)} ${word}` : word
+    if (lines.length && ctx.measureText(longer).width <= width) lines[lines.length - 1] = longer
+    else lines.push(word)
+  }
+  return lines
 }
 
 function niceTicks(low, high, count) {
@@ -295,12 +315,13 @@ function drawPanelTitle(ctx, box, panel, theme, hidden, legendLayout = layOutLeg
   ctx.textAlign = "left"
   ctx.font = `600 13px ${theme.font}`
   ctx.fillStyle = theme.text
-  const title = panel.isTitled === false ? "" : panel.title
+  const scale = panel.unit ? `[${nameScale(panel)}]` : ""
+  const title = panel.isTitled === false ? "" : shortenText(ctx, panel.title, box.width - ctx.measureText(scale).width - 6)
   ctx.fillText(title, box.x, top)
   const wide = title ? ctx.measureText(title).width + 6 : 0
   ctx.font = `12px ${theme.font}`
   ctx.fillStyle = theme.soft
-  if (panel.unit) ctx.fillText(`[${nameScale(panel)}]`, box.x + wide, top)
+  ctx.fillText(scale, box.x + wide, top)
   const hits = []
   for (const { line, at, row, width } of legendLayout.items) {
     const x = box.x + at

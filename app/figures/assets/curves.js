@@ -189,7 +189,9 @@ function draw(self, root, canvas) {
   })
   const tops = titles.map(({ legendLayout }) => TOP + (legendLayout.rows - 1) * LEGEND_ROW)
   const bottom = data.xTitle === false ? BOTTOM_WITHOUT_TITLE : BOTTOM
-  const around = tops.reduce((sum, top) => sum + top, bottom + (data.subtitle ? SUBTITLE : 0))
+  measure.font = `12px ${theme.font}`
+  const subtitle = wrapText(measure, data.subtitle || "", plot - CORNER)
+  const around = tops.reduce((sum, top) => sum + top, bottom + SUBTITLE * subtitle.length)
   const share = Math.floor((wanted - around) / Math.max(1, tops.length))
   const panelHeight = wanted ? Math.max(MIN_PANEL_HEIGHT, share) : data.panelHeight || 150
   const height = around + panelHeight * tops.length
@@ -197,16 +199,14 @@ function draw(self, root, canvas) {
   const fit = fitCanvas(canvas, height)
   if (!fit) return
   const view = getView(self)
-  let above = data.subtitle ? SUBTITLE : 0
+  let above = SUBTITLE * subtitle.length
   self.view = view
   self.boxes = []
   self.hits = []
-  if (data.subtitle) {
-    fit.ctx.font = `12px ${theme.font}`
-    fit.ctx.fillStyle = theme.soft
-    fit.ctx.textAlign = "left"
-    fit.ctx.fillText(data.subtitle, LEFT, 13, plot)
-  }
+  fit.ctx.font = `12px ${theme.font}`
+  fit.ctx.fillStyle = theme.soft
+  fit.ctx.textAlign = "left"
+  subtitle.forEach((text, row) => fit.ctx.fillText(text, LEFT, 13 + row * SUBTITLE))
   self.panels.forEach((panel, row) => {
     above += tops[row]
     const box = { x: LEFT, y: above, width: plot - margin, height: panelHeight }
@@ -374,13 +374,16 @@ function listShownLines({ panel }, { hidden }) {
   return panel.lines.filter((line) => !isHidden(line, hidden) && !line.faint)
 }
 
-// Name of the line that is nearest to the pointer, in the panel below the pointer; null outside of the panels.
+// Name of the line that is nearest to the pointer, in the panel below the pointer; null outside of the panels. A single
+// line is not highlighted, unless its band appears with the highlight.
 function findNearestLine(self, x, y) {
   const place = self.boxes.find(({ box }) => y >= box.y - 4 && y <= box.y + box.height + 4)
   if (!place) return null
+  const lines = listShownLines(place, self)
+  if (lines.length < 2 && self.data.bands !== "pointed") return null
   let nearest = null
   let least = Infinity
-  for (const line of listShownLines(place, self)) {
+  for (const line of lines) {
     const i = indexAt(line, self.hover, place.sx)
     const distance = i < 0 || !finite(line.y[i]) ? Infinity : Math.abs(place.sy(line.y[i]) - y)
     if (distance < least) [nearest, least] = [line.name, distance]
@@ -397,12 +400,17 @@ function highlightNext(self, step) {
   notifyLinkedCharts(self)
 }
 
-// Place the tooltip at the right or left of the pointer, inside of the chart and of the window of the browser.
+// Place the tooltip at the right or left of the pointer, inside of the chart and of the window of the browser. On a
+// chart that is too narrow for this, place it below the pointer, or above it if there is not enough space.
 function placeTip(tip, { x, y, frame }) {
-  const left = x > frame.width / 2 ? x - tip.offsetWidth - TIP_GAP : x + TIP_GAP
-  const lowest = Math.min(frame.height, innerHeight - frame.top) - tip.offsetHeight - 8
-  tip.style.left = `${Math.max(0, Math.min(left, frame.width - tip.offsetWidth))}px`
-  tip.style.top = `${Math.max(8, Math.min(y - 20, lowest))}px`
+  const [width, height] = [tip.offsetWidth, tip.offsetHeight]
+  const left = x > frame.width / 2 ? x - width - TIP_GAP : x + TIP_GAP
+  const isBeside = left >= 0 && left + width <= frame.width
+  const lowest = Math.min(frame.height, innerHeight - frame.top) - height - 8
+  const below = y + 2 * TIP_GAP
+  const top = below + height < innerHeight - frame.top ? below : y - height - 2 * TIP_GAP
+  tip.style.left = `${Math.max(0, Math.min(left, frame.width - width))}px`
+  tip.style.top = `${isBeside ? Math.max(8, Math.min(y - 20, lowest)) : top}px`
 }
 
 function hitAt(self, x, y) {

@@ -16,7 +16,7 @@ from uuid import uuid4
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.analysis.format import escape_markdown
+from app.analysis.format import escape_markdown, write_minus_signs
 from app.analysis.provenance import describe_runs
 from app.analysis.quantities import AUTO, RateName
 from app.figures.figure import FigureKind
@@ -259,7 +259,7 @@ def show_figure(figure: AnyFigure, *, key: str, x_name: str = "", panel_height: 
         mode: Mode = "dark" if st.context.theme.type == "dark" else "light"
         plot = to_plotly(figure, mode=mode).update_layout(title=None, margin={"t": 40})
         st.plotly_chart(plot, key=key, theme=None, config={"displayModeBar": False})
-    st.caption(escape_markdown(figure.caption))
+    st.caption(escape_markdown(write_minus_signs(figure.caption)))
 
 
 def show_more_figures(page: str, runs: Sequence[RunRow], *, rate: RateName = AUTO) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 from pandas.api.types import infer_dtype
 
-from app.analysis.format import escape_markdown
+from app.analysis.format import escape_markdown, write_minus_signs
 from app.analysis.tables import (
     ROWS_ONLY,
     TABLE_FORMATS,
@@ -87,7 +87,11 @@ def show(table: Table, *, key: str, stem: str, titles: Sequence[str] = ()) -> No
     """
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         title = _END_OF_TITLE.split(table.caption, maxsplit=1)[0]
-        st.markdown(f"**{escape_markdown(title)}**", help=escape_markdown(table.caption), width="content")
+        st.markdown(
+            f"**{escape_markdown(write_minus_signs(title))}**",
+            help=escape_markdown(write_minus_signs(table.caption)),
+            width="content",
+        )
         download(table, key=key, stem=stem)
     st.markdown(to_markdown(table, titles=titles))
     show_excluded(table)
@@ -149,8 +153,9 @@ def to_markdown(
     def write_cell(row: int, name: str) -> str:
         if markdown_cells and name in markdown_cells:
             return markdown_cells[name][row]
-        text = escape_markdown(str(frame[name].iloc[row]))
+        text = str(frame[name].iloc[row])
         is_value = name != frame.columns[0]  # the first column contains names, which may wrap
+        text = escape_markdown(write_minus_signs(text) if is_value else text)
         if is_value:
             for words in _NO_BREAK:
                 text = text.replace(words, words.replace(" ", "\u00a0"))
