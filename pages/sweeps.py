@@ -12,10 +12,10 @@ from storage.runs.sweeps import list_sweeps
 REFRESH_S = 3  # interval of the updates while a sweep is active
 _IS_ACTIVE = "sweeps_active"  # in the session state: whether a sweep was active when the page was drawn
 
-st.title("Sweeps")
-st.markdown(
-    "A sweep trains every combination of the given settings and seeds, several runs at a time. "
-    "It continues when you close this page, and resumes after a restart."
+st.title(
+    "Sweeps",
+    help="A sweep trains every combination of the given settings and seeds, several runs at a time. "
+    "It continues when you close this page, and resumes after a restart.",
 )
 
 
@@ -25,10 +25,12 @@ def _show_sweeps() -> None:
         sweeps = list_sweeps(data.database())
         if overview.is_active(sweeps) != st.session_state[_IS_ACTIVE]:
             st.rerun()  # starts or stops the timer of this fragment
-        sweep = overview.show(sweeps)
-        detail.show(sweep)
+        sweep = overview.select(sweeps)
+        runs = detail.show(sweep)
         search.show(sweep)
         study.show(sweep)
+        detail.show_runs(sweep, runs)
+        overview.show_table(sweeps)
 
 
 with messages.guarded():

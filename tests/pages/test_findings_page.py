@@ -122,7 +122,8 @@ def test_each_task_has_one_chart_of_at_most_four_smoothed_lines(study):
     ]  # fmt: skip
     assert len(names_of(skirmish)) == 4
     for chart, window in ((skirmish, "50,000"), (football, "100,000")):
-        assert chart["subtitle"].endswith(f"smoothed over {window} env steps")
+        assert f"smoothed over {window} env steps" in chart["subtitle"]
+        assert chart["bands"] == "pointed"
         assert all(line["label"] and line["lo"] and line["hi"] for line in chart["panels"][0]["lines"])
     assert "Not drawn: “EMTC(QPLEX), preset = prewrite” (n = 5)" in said(app).replace("\\", "")
     assert len(links(app)["Compare all 5 variants"]["runs"][0].split(",")) == 25

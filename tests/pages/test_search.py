@@ -8,7 +8,7 @@ import pytest
 from app.jobs.sweeps.control import create_sweep
 from app.jobs.sweeps.file import parse_sweep
 from app.jobs.sweeps.plan import make_plan
-from app.jobs.sweeps.study import open_study, read_best_trial
+from app.jobs.sweeps.study import find_study, open_study, read_best_trial
 from app.ui.sweeps.search import KINDS, export
 from storage.engine import Database
 from storage.runs.changes import finish_run
@@ -54,7 +54,19 @@ def test_the_page_shows_optunas_own_figures(searched: tuple[Database, str]) -> N
     assert "5 of 6 trials are complete" in text
     assert "Best trial: 4, value 1, with" in text
     assert "train.batch = 12" in text
-    assert len(app.get("plotly_chart")) == len(KINDS)
+    assert len(app.get("plotly_chart")) == 2, "parallel coordinates and importance"
+    assert len(open_page("sweeps", sweep=searched[1], history="true").get("plotly_chart")) == len(KINDS)
+
+
+def test_trials_with_the_best_value_are_all_named(searched: tuple[Database, str]) -> None:
+    import optuna
+
+    db, sweep_id = searched
+    study = find_study(db, sweep_id)
+    assert study is not None
+    best = study.best_trial
+    study.add_trial(optuna.trial.create_trial(value=best.value, params=best.params, distributions=best.distributions))
+    assert "2 trials have the best value 1: 4, 5." in said(open_page("sweeps", sweep=sweep_id)).replace("\\", "")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -25,7 +25,7 @@ from storage.runs.changes import start_run
 from storage.runs.sweeps import list_sweeps, sweep_runs, write_worker_heartbeat
 from tests.app.sweep_cases import ABLATION, AUGMENTATION, DELTA, LAMBDA, TAU, seed_sweep
 from tests.pages.conftest import copy_database
-from tests.pages.test_pages import open_page, said
+from tests.pages.test_pages import explained, open_page, said
 
 SMALL = 'name = "Small"\nsteps = 300\nseeds = 1\n[grid]\nmemory.delta = [0.02, 0.002]\n'
 
@@ -110,7 +110,7 @@ def test_missing_runs_are_named_and_exactly_those_are_launched(empty, started, h
     app = open_page("sweeps", sweep=sweep_id)
     assert not app.exception
     assert "**2 of 12 runs are missing.**" in said(app)
-    assert "lambda\\_rcon = 0\\.05, lambda\\_cl = 0\\.15, seed 1" in said(app)
+    assert "lambda\\_rcon = 0\\.05, lambda\\_cl = 0\\.15, seed 1" in explained(app)
     app.button(key="sweep_missing").click().run()
     assert [call[2] for call in started] == [sweep_id]
     assert [run.status for run in sweep_runs(empty, sweep_id)].count("queued") == 2
@@ -198,7 +198,8 @@ def test_imported_runs_of_the_shipped_study_are_not_missing(shipped, use_databas
     app = open_page("sweeps", sweep=sweep.id)
     assert not app.exception
     assert not app.error
-    assert "**16 of 24 runs are missing.** EMTC, seed 2; No\\-TCGM, seed 2" in said(app)
+    assert "**16 of 24 runs are missing.**" in said(app)
+    assert "EMTC, seed 2; No\\-TCGM, seed 2" in explained(app)
     runs = sweep_runs(db, sweep.id)
     found = find_open_runs(sweep, runs, find_imported(sweep, runs))
     assert found.queued == ()
@@ -271,10 +272,11 @@ def test_a_study_uses_the_selected_win_rate_and_writes_it_to_the_url(empty):
     sweep_id = seed_sweep(empty, AUGMENTATION)
     with empty.transaction() as connection:
         connection.execute(update(Evaluation).values(robust_win_rate=0.25))
-    app = open_page("sweeps", sweep=sweep_id)
+    app = open_page("sweeps", sweep=sweep_id, result="true")
     app.segmented_control(key="sweeps?rate").set_value("greedy").run()
     assert app.query_params["rate"] in ("greedy", ["greedy"])
-    robust, greedy = said(open_page("sweeps", sweep=sweep_id)), said(open_page("sweeps", sweep=sweep_id, rate="greedy"))
+    robust = said(open_page("sweeps", sweep=sweep_id, result="true"))
+    greedy = said(open_page("sweeps", sweep=sweep_id, result="true", rate="greedy"))
     assert "Final robust win rate" in robust.replace("\\", "")
     for text in (said(app), greedy):
         assert "Final win rate" in text
@@ -299,7 +301,9 @@ def test_a_figure_that_does_not_apply_names_the_setting_that_differs(empty):
 
 def test_names_that_users_typed_are_shown_as_text(empty):
     app = open_page("sweeps", sweep=seed_sweep(empty, LAMBDA))
-    assert "Weights \\*of\\* \\<b\\>losses\\</b\\>" in said(app)
+    (name,) = app.selectbox(key="sweeps?sweep").options
+    assert name.startswith("Weights *of* <b>losses</b> · "), "a select box shows plain text"
+    assert "<b>" not in said(app).replace("\\<", "")
 
 
 @pytest.mark.parametrize("number", ["1e999", "nan", "-1", "0", "257", "3.5", "9" * 400, "x"])
@@ -352,7 +356,7 @@ def test_tables_and_figures_of_a_sweep_read_one_state_of_the_database(empty, mon
 
 def test_a_sweep_has_a_result_with_intervals_verdicts_and_its_file(empty):
     sweep_id = seed_sweep(empty, LAMBDA)
-    app = open_page("sweeps", sweep=sweep_id)
+    app = open_page("sweeps", sweep=sweep_id, result="true")
     assert not app.exception
     assert not app.error
     tables = [str(part.value) for part in app.markdown if str(part.value).startswith("| ")]
@@ -371,11 +375,31 @@ def test_a_sweep_has_a_result_with_intervals_verdicts_and_its_file(empty):
     assert parse_sweep(text) == parse_sweep(LAMBDA)
 
 
+def test_tied_variants_are_all_named_as_the_best(empty):
+    sweep_id = seed_sweep(empty, ABLATION)
+    with empty.transaction() as connection:
+        connection.execute(update(Evaluation).values(wins=16, win_rate=1.0, robust_win_rate=None))
+    text = said(open_page("sweeps", sweep=sweep_id)).replace("\\", "")
+    (sentence,) = [line for line in text.splitlines() if line.startswith("**Best on 3m: ")]
+    assert "a tie of 4 of 4 variants at the highest final win rate, 100.0 % (1 seed each): “EMTC(QPLEX)”, " in sentence
+
+
+def test_the_best_variant_has_the_highest_mean_of_its_seeds(empty):
+    sweep_id = seed_sweep(empty, TAU)
+    best = sweep_runs(empty, sweep_id)[0]
+    same_variant = [run.id for run in sweep_runs(empty, sweep_id) if run.config["gate"] == best.config["gate"]]
+    with empty.transaction() as connection:
+        connection.execute(update(Evaluation).values(wins=4, win_rate=0.25, robust_win_rate=None))
+        connection.execute(update(Evaluation).where(Evaluation.run_id.in_(same_variant)).values(win_rate=0.75))
+    text = said(open_page("sweeps", sweep=sweep_id)).replace("\\", "")
+    assert "has the highest final win rate, 75.0 % (mean of 2 seeds)." in text
+
+
 def test_identical_runs_of_a_sweep_have_the_reason_instead_of_a_verdict(empty):
     sweep_id = seed_sweep(empty, ABLATION)
     with empty.transaction() as connection:
         connection.execute(update(Evaluation).values(wins=0, win_rate=0.0, return_mean=0.5, return_std=0.0))
-    app = open_page("sweeps", sweep=sweep_id)
+    app = open_page("sweeps", sweep=sweep_id, result="true")
     assert not app.exception
     (tests,) = [str(part.value) for part in app.markdown if str(part.value).startswith("| task | against | n ")]
     assert "identical runs \\(no win yet, so the memory pays no incentive\\)" in tests

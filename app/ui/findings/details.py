@@ -11,7 +11,7 @@ import streamlit as st
 
 from app.analysis.findings import StudyFindings
 from app.analysis.format import escape_markdown
-from app.analysis.tables import Table
+from app.analysis.tables import MISSING, Table
 from app.figures.named.findings import VERDICTS, describe_study_runs
 from app.figures.options import Options
 from app.figures.registry import TABLES
@@ -130,7 +130,7 @@ def _show_table(table: Table, frame: pd.DataFrame, *, key: str) -> None:
         name: st.column_config.NumberColumn(format="%.3g") for name in frame.select_dtypes("float").columns
     }
     columns["run"] = st.column_config.LinkColumn(display_text=view.LINK_TEXT_PATTERN, help="Opens the run in a new tab")
-    st.dataframe(frame, hide_index=True, key=f"{key}-table", column_config=columns)
+    st.dataframe(frame, hide_index=True, key=f"{key}-table", column_config=columns, placeholder=MISSING)
     st.caption(escape_markdown(table.caption))
 
 

@@ -11,7 +11,7 @@ import streamlit as st
 
 from app.analysis.curves import Curves
 from app.analysis.findings import ALL_TASKS, StudyFindings
-from app.analysis.format import escape_markdown
+from app.analysis.format import escape_markdown, write_minus_signs
 from app.analysis.provenance import describe_runs
 from app.analysis.significance import Verdict
 from app.analysis.study_answer import answer_question
@@ -188,7 +188,7 @@ def _write_estimates(table: Table) -> str:
         pair = _keep_hyphens(row["compared"])
         cells["claim"].append(f"**{escape_markdown(row['claim'])}** {pair}, {escape_markdown(row['measure'])}")
         cells["task"].append(_break_long_name(row["task"]))
-        cells["estimate"].append(escape_markdown(row["estimate"]).replace(", ", ",\u00a0").replace(r"\-", "−"))
+        cells["estimate"].append(escape_markdown(write_minus_signs(row["estimate"])).replace(", ", ",\u00a0"))
         verdict = _write_badge(row["verdict"])
         detectable = row.get("detectable", MISSING)
         if detectable != MISSING:

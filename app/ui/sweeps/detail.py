@@ -1,4 +1,4 @@
-"""One sweep: its progress, its best run, the runs that must still train, and the table of its runs.
+"""One sweep: its state, the runs that must still train, and the table of its runs.
 
 The plan of a sweep lists all of its runs. A trial is a run of a search: a sweep whose settings Optuna chooses. A run is
 queued if it waits for a worker. A run is missing if it was never created, or if it stopped, failed or was lost before
@@ -27,12 +27,11 @@ from app.ui import data, messages, view
 from app.ui.page_state import RUNS
 from app.ui.widgets import files, result_table, run_picker
 from emtc_core.errors import ConfigError, EmtcError
+from storage.queries.final_rates import FINAL_RATE_LABEL, FINAL_RATE_MEANING, FinalRate, read_final_rates
 from storage.runs.rows import PRUNED, RunRow, shown_status
 from storage.runs.status import Status
 from storage.runs.sweeps import Sweep, sweep_runs
 
-_SELDOM_USED: Final = ("starting", "paused", "stopping", "pruned")
-"""Statuses that are shown only if a run has them."""
 _MESSAGE_KEY: Final = "sweep_message"
 _MAX_NAMED: Final = 6
 """Maximum number of runs whose names are listed."""
@@ -40,19 +39,15 @@ _MAX_COMPARED: Final = 200
 """Maximum number of runs in the link to Compare: the first of the plan."""
 
 
-def show(sweep: Sweep) -> None:
-    """Draw the sweep."""
+def show(sweep: Sweep) -> list[RunRow]:
+    """Draw the state of the sweep and the runs that must still train; return its runs."""
     runs = sweep_runs(data.database(), sweep.id)
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
-        st.markdown(f"### {escape_markdown(sweep.name)}", width="content")
-        with st.container(horizontal=True, width="content", gap="small", vertical_alignment="center"):
-            _show_compare_link(runs)
-            _show_file(sweep)
-    about = str(sweep.plan.get("file", {}).get("about", ""))
-    if about:
-        st.caption(escape_markdown(about))
-    _show_progress(sweep)
-    _show_best_run(runs)
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+        _show_state(sweep)
+        _show_compare_link(runs)
+        _show_file(sweep)
+    if not sweep.is_over:
+        st.progress(sweep.progress)
     if message := st.session_state.pop(_MESSAGE_KEY, None):
         st.info(escape_markdown(message), icon=":material/info:")
     if view.get_bundle() is None:
@@ -60,16 +55,22 @@ def show(sweep: Sweep) -> None:
     else:  # its runs are read-only, and the file may contain only some of them
         planned = len(sweep.plan.get("runs", ()))
         st.caption(f"This bundle contains {len(runs)} of the {planned} planned runs.")
+    return runs
+
+
+def show_runs(sweep: Sweep, runs: Sequence[RunRow]) -> None:
+    """Draw the table of runs, folded."""
     with st.expander(f"Runs ({len(runs)})", icon=":material/list:"):
         _show_table(sweep, runs)
 
 
-def make_rows(runs: Sequence[RunRow], labels: Mapping[str, str]) -> pd.DataFrame:
+def make_rows(runs: Sequence[RunRow], labels: Mapping[str, str], final_rates: Mapping[str, FinalRate]) -> pd.DataFrame:
     """Make the rows of the table of runs.
 
     Args:
         runs: The runs.
         labels: Key of a planned run → what it varies, without the seed.
+        final_rates: Run id → final win rate, for the runs that have been evaluated.
     """
     rows = [
         {
@@ -78,7 +79,8 @@ def make_rows(runs: Sequence[RunRow], labels: Mapping[str, str]) -> pd.DataFrame
             "Seed": run.seed,
             "Progress": min(100.0, 100 * run.env_steps / max(1, run.target_steps)),
             "Machine": run.host or "–",
-            "Last win rate": None if run.win_rate is None else 100 * run.win_rate,
+            FINAL_RATE_LABEL: 100 * final_rates[run.id].rate if run.id in final_rates else None,
+            "Episodes": final_rates[run.id].episodes if run.id in final_rates else None,
             "Id": run.id,
             "Error": run.error or "",
         }
@@ -113,26 +115,26 @@ def _show_file(sweep: Sweep) -> None:
         )  # fmt: skip
 
 
-def _show_progress(sweep: Sweep) -> None:
-    """Draw the state, the stop button, the progress bar and the number of runs of each status."""
-    seconds = sweep.seconds_left()
-    time_left = "" if sweep.is_over or seconds is None else f" · time left {format_duration(seconds)}"
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.badge(sweep.state, icon=STATUS_ICON[sweep.state], color=STATUS_COLOR[sweep.state])  # type: ignore[arg-type]
-        if sweep.state in ("running", "paused", "waiting"):
-            # Streamlit calls the callback even if the script is rerun before it draws the button.
-            st.button(
-                "Stop the sweep", icon=":material/stop:", key="sweep_stop", help="Each trainer saves a checkpoint.",
-                on_click=_stop, args=(sweep.id,), disabled=not messages.may_act(),
-            )  # fmt: skip
-    done = format_percent(sweep.progress)
-    st.progress(sweep.progress, text=f"{done} of all env steps · {sweep.jobs} in parallel{time_left}")
-    counts = sweep.counts
-    statuses = [status for status in (*get_args(Status), PRUNED) if status not in _SELDOM_USED or counts[status]]
-    for column, status in zip(st.columns(len(statuses)), statuses, strict=True):
-        column.metric(status.capitalize(), format_count(counts[status]))
-    if counts[PRUNED]:
-        st.caption(f"Pruning has saved {format_percent(sweep.steps_saved)} of the env steps of the trials.")
+def _show_state(sweep: Sweep) -> None:
+    """Draw the state, the number of runs of each status, the progress, and the stop button."""
+    st.badge(sweep.state, icon=STATUS_ICON[sweep.state], color=STATUS_COLOR[sweep.state])  # type: ignore[arg-type]
+    statuses = (*get_args(Status), PRUNED)
+    parts = [f"{format_count(sweep.counts[status])} {status}" for status in statuses if sweep.counts[status]]
+    parts.append(f"{format_percent(sweep.progress)} of all env steps")
+    if not sweep.is_over:
+        parts.append(f"{sweep.jobs} in parallel")
+        if (seconds := sweep.seconds_left()) is not None:
+            parts.append(f"time left {format_duration(seconds)}")
+    if sweep.counts[PRUNED]:
+        parts.append(f"pruning saved {format_percent(sweep.steps_saved)}")
+    about = str(sweep.plan.get("file", {}).get("about", ""))
+    st.markdown(" · ".join(parts), width="content", help=escape_markdown(about) or None)
+    if sweep.state in ("running", "paused", "waiting"):
+        # Streamlit calls the callback even if the script is rerun before it draws the button.
+        st.button(
+            "Stop the sweep", icon=":material/stop:", key="sweep_stop", help="Each trainer saves a checkpoint.",
+            on_click=_stop, args=(sweep.id,), disabled=not messages.may_act(),
+        )  # fmt: skip
 
 
 def _stop(sweep_id: str) -> None:
@@ -144,18 +146,6 @@ def _stop(sweep_id: str) -> None:
         message = str(exc)
     st.session_state[_MESSAGE_KEY] = message
     st.cache_data.clear()
-
-
-def _show_best_run(runs: Sequence[RunRow]) -> None:
-    """Draw links to the run with the highest last win rate. If several have it, mu_w decides."""
-    evaluated = [run for run in runs if run.win_rate is not None]
-    if not evaluated:
-        return
-    # mu_w is the time average of the win rate.
-    best = max(evaluated, key=lambda run: (run.win_rate or 0.0, run.mu_w or 0.0))
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.caption(f"Best run, {format_percent(best.win_rate)} wins in its last greedy evaluation:", width="content")
-        run_picker.show_page_links(best.id, best.name)
 
 
 def _show_runs_to_start(sweep: Sweep, runs: Sequence[RunRow]) -> None:
@@ -173,14 +163,13 @@ def _show_runs_to_start(sweep: Sweep, runs: Sequence[RunRow]) -> None:
     to_launch = missing if sweep.has_worker else missing + queued
     if not to_launch:
         return
-    with st.container(border=True):
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
         if missing:
-            st.markdown(f"**{len(missing)} of {n_planned} runs are missing.** {_list_first(missing)}")
+            text = f"**{len(missing)} of {n_planned} runs are missing.**"
+            st.markdown(text, width="content", help=_list_first(missing))
         if queued and not sweep.has_worker:
-            st.markdown(
-                f"**{len(queued)} of {n_planned} runs are queued**, and no worker of this sweep is running. "
-                f"{_list_first(queued)}"
-            )
+            text = f"**{len(queued)} of {n_planned} runs are queued**, and no worker of this sweep is running."
+            st.markdown(text, width="content", help=_list_first(queued))
         if not missing:
             kind = "queued"
         elif len(to_launch) == len(missing):
@@ -234,12 +223,11 @@ def _show_table(sweep: Sweep, runs: Sequence[RunRow]) -> None:
             format=result_table.PERCENT, min_value=0, max_value=100, width="small"
         ),
         "Machine": st.column_config.TextColumn(help="The machine or cluster node of the current or last trainer"),
-        "Last win rate": st.column_config.NumberColumn(
-            format=result_table.RATE, help="Win rate of the last greedy evaluation"
-        ),
+        FINAL_RATE_LABEL: st.column_config.NumberColumn(format=result_table.RATE, help=FINAL_RATE_MEANING),
+        "Episodes": st.column_config.TextColumn(help="Evaluation episodes of the final win rate", width="small"),
     }
     table = st.dataframe(
-        make_rows(runs, labels),
+        make_rows(runs, labels, read_final_rates(data.database(), [run.id for run in runs])),
         hide_index=True,
         key="sweep_run_table",
         on_select="rerun",

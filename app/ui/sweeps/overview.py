@@ -1,4 +1,4 @@
-"""The table of all sweeps, and the selection of one of them."""
+"""The selection of a sweep, and the table of all sweeps."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -26,26 +26,33 @@ def is_active(sweeps: Sequence[Sweep]) -> bool:
     return any(sweep.state in ("running", "paused", "waiting") for sweep in sweeps)
 
 
-def show(sweeps: Sequence[Sweep]) -> Sweep:
-    """Draw the table and the select box; return the selected sweep."""
-    st.subheader("All sweeps")
-    st.dataframe(
-        make_rows(sweeps),
-        hide_index=True,
-        key="sweep_table",
-        column_config={
-            "Sweep": st.column_config.TextColumn(width="medium"),
-            "Progress": st.column_config.ProgressColumn(
-                format=result_table.PERCENT, min_value=0, max_value=100, width="small"
-            ),
-            "Created (UTC)": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm", timezone="UTC"),
-        },
-        alt="Table of sweeps: state, progress, time left, and the number of finished, running, queued and failed runs.",
-    )
+def select(sweeps: Sequence[Sweep]) -> Sweep:
+    """Draw the select box; return the selected sweep."""
     by_id = {sweep.id: sweep for sweep in sweeps}
     names = {sweep.id: f"{sweep.name} · {sweep.id}" for sweep in sweeps}
-    selected = st.selectbox("Sweep", **SWEEP.bind(list(names), names.__getitem__), help="The sweep that is shown below")
+    selected = st.selectbox("Sweep", **SWEEP.bind(list(names), names.__getitem__), label_visibility="collapsed")
     return by_id[str(selected)]
+
+
+def show_table(sweeps: Sequence[Sweep]) -> None:
+    """Draw the table of all sweeps, folded; nothing if there is only one."""
+    if len(sweeps) < 2:
+        return
+    with st.expander(f"All sweeps ({len(sweeps)})", icon=":material/grid_on:"):
+        st.dataframe(
+            make_rows(sweeps),
+            hide_index=True,
+            key="sweep_table",
+            column_config={
+                "Sweep": st.column_config.TextColumn(width="medium"),
+                "Progress": st.column_config.ProgressColumn(
+                    format=result_table.PERCENT, min_value=0, max_value=100, width="small"
+                ),
+                "Created (UTC)": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm", timezone="UTC"),
+            },
+            alt="Table of sweeps: state, progress, time left, and the number of finished, running, queued and failed "
+            "runs.",
+        )
 
 
 def make_rows(sweeps: Sequence[Sweep]) -> pd.DataFrame:

@@ -10,7 +10,7 @@ of `make_panel` that contains them, or while the keyboard focus is in it; on tou
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import streamlit as st
@@ -250,11 +250,18 @@ def make_panel(key: str) -> DeltaGenerator:
     return st.container(key=f"figure-panel-{key}", gap=None)
 
 
-def show_figure(figure: AnyFigure, *, key: str, x_name: str = "", panel_height: int = _PANEL_HEIGHT) -> None:
-    """Draw a figure with its caption: a line chart with `canvas`, any other figure with Plotly."""
+def show_figure(
+    figure: AnyFigure,
+    *,
+    key: str,
+    x_name: str = "",
+    panel_height: int = _PANEL_HEIGHT,
+    bands: Literal["all", "pointed"] = "all",
+) -> None:
+    """Draw a figure with its caption: a line chart with `canvas`, which has `bands`, any other figure with Plotly."""
     if isinstance(figure, Chart):
         short_name = "env step" if "env step" in figure.x_label else figure.x_label.partition(",")[0]
-        canvas.show(figure, key=key, panel_height=panel_height, x_name=x_name or short_name)
+        canvas.show(figure, key=key, panel_height=panel_height, x_name=x_name or short_name, bands=bands)
     else:
         mode: Mode = "dark" if st.context.theme.type == "dark" else "light"
         plot = to_plotly(figure, mode=mode).update_layout(title=None, margin={"t": 40})
