@@ -87,7 +87,11 @@ def show(table: Table, *, key: str, stem: str, titles: Sequence[str] = ()) -> No
     """
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         title = _END_OF_TITLE.split(table.caption, maxsplit=1)[0]
-        st.markdown(f"**{escape_markdown(write_minus_signs(title))}**", help=escape_markdown(write_minus_signs(table.caption)), width="content")
+        st.markdown(
+            f"**{escape_markdown(write_minus_signs(title))}**",
+            help=escape_markdown(write_minus_signs(table.caption)),
+            width="content",
+        )
         download(table, key=key, stem=stem)
     st.markdown(to_markdown(table, titles=titles))
     show_excluded(table)
