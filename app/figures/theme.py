@@ -193,11 +193,6 @@ VIRIDIS_ON_DARK: Final = tuple(set_luminance(color, 0.12 + 0.88 * luminance(colo
 """Viridis with lighter low values: each color has a contrast of 3:1 on the dark background."""
 BINARY_COLORS: Final = ("#B8BEC6", "#009E73")
 """Colors for the values no and yes."""
-RED_GREEN: Final = (
-    "#a50026", "#d73027", "#f46d43", "#fdae61", "#fee08b", "#ffffbf", "#d9ef8b", "#a6d96a", "#66bd63", "#1a9850",
-    "#006837",
-)  # fmt: skip
-"""The color scale of the paper. It is not the default, because color-blind readers cannot distinguish its ends."""
 
 STATUS_COLOR: Final = {
     "queued": "gray",

@@ -25,10 +25,8 @@ VIEWS = {
     "run": {"find": "tau", "list": "preset"},
     "live": {"x": "0-150", "metrics": "train/loss", "smoothing": "0.6"},
     "memory": {
-        "method": "axes",
-        "pair": "2",
+        "method": "umap",
         "color": "beta",
-        "scale": "red-green",
         "point": "3",
         "near": "true",
         "ranges": "t:5:40",

@@ -20,7 +20,7 @@ from app.analysis.samples import describe_nodes, explain_sample
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, compute_node_values, has_coordinates
 from app.figures.figure import FigureKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.kinds.maps import Cloud, Trace
+from app.figures.kinds.maps import Cloud, Trace, describe_color_limits
 from app.figures.options import METHOD_NAMES, MethodOptions, Option, convert_with, list_choices, read_episodes
 from app.figures.theme import BETA_COLOR, DELTA_MEM_COLOR, NEUTRAL_COLOR, VIRIDIS, WIN_RATE_COLOR
 from emtc_core.errors import ConfigError
@@ -411,11 +411,17 @@ def _draw_atlas(nodes: MapNodes, options: AtlasOptions) -> Cloud:
         y_label=nodes.points.y_label,
         quantity=options.color,
         title=options.title or nodes.title,
-        caption=options.caption or nodes.caption,
+        caption=options.caption or f"{nodes.caption}{_describe_colors(options.color)}",
         all_quantities=nodes.all_quantities,
         colors=options.color_scale,
     )
     return replace(cloud, traces=nodes.traces)
+
+
+def _describe_colors(quantity_key: str) -> str:
+    """Make the sentence about the ends of the color scale for a caption; empty for a quantity with yes and no."""
+    limits = describe_color_limits(NODE_QUANTITIES[quantity_key])
+    return f" Color scale: {limits}." if limits else ""
 
 
 def _read_selected(db: Database, rows: Sequence[RunRow], options: MapOptions) -> SelectedNodes:

@@ -22,7 +22,7 @@ from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from plotly.subplots import make_subplots
 
-from app.figures.kinds.maps import Cloud, Grid, Heatmap, Maps, Trace
+from app.figures.kinds.maps import Cloud, Grid, Heatmap, Maps, Trace, has_full_range
 from app.figures.mathtext import format_mathtext
 from app.figures.render.lines_view import set_round_ticks, set_title, spread, wrap_text
 from app.figures.theme import NEUTRAL_COLOR
@@ -78,8 +78,14 @@ def draw_cloud(cloud: Cloud, width: float, *, has_title: bool = True) -> Figure:
 
 
 def add_color_bar(figure: Figure, color_scale: ScalarMappable, axes: Sequence[Axes], cloud: Cloud) -> None:
-    """Draw the color bar of the quantity of a cloud at the right of the axes."""
-    bar = figure.colorbar(color_scale, ax=list(axes), label=format_mathtext(cloud.scale_label))
+    """Draw the color bar of the quantity of a cloud at the right of the axes.
+
+    Arrows at its ends mean that values beyond the ends have the colors of the ends.
+    """
+    is_cut = not cloud.quantity.is_binary and not has_full_range(cloud.quantity)
+    bar = figure.colorbar(
+        color_scale, ax=list(axes), label=format_mathtext(cloud.scale_label), extend="both" if is_cut else "neither"
+    )
     set_round_ticks(bar.ax.yaxis, 6)
 
 
