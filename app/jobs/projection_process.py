@@ -3,7 +3,7 @@
 import argparse
 import os
 
-from app.analysis.projections.linear import Progress
+from app.analysis.projections.types import Progress
 from app.jobs.projections import run_job
 from storage.engine import Database, open_database
 

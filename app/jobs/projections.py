@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from app.analysis.projections.linear import Progress
 from app.analysis.projections.snapshots import EMBED_PROGRESS, make_projection_params, project_snapshot
+from app.analysis.projections.types import Progress
 from app.jobs.launch import spawn
 from emtc_core.errors import ConfigError
 from emtc_core.kernel_cache import check_kernel_cache

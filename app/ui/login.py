@@ -1,36 +1,29 @@
-"""Login with an identity provider, the list of allowed users, and the check of uploads.
+"""Login with an identity provider (for example Google), and the list of allowed users.
 
-The login is Streamlit's own (OpenID Connect, `[auth]` in `.streamlit/secrets.toml`). Without a provider, the token of
-`app.ui.access` is needed instead. A public provider confirms e-mail addresses but every person can log in. The
-environment variable EMTC_USERS therefore lists the allowed addresses. An address is allowed only if the provider has
-verified it. If EMTC_USERS is set but no provider is configured, access is denied to all users.
+The login is Streamlit's own (OpenID Connect, `[auth]` in `.streamlit/secrets.toml`). If no provider is configured, the
+user needs the address with the access token that the server prints at its start; see `app.ui.access`.
 
-Streamlit accepts uploads from every browser tab with a page of the app, also from one that shows only the login.
-Streamlit's upload manager is therefore wrapped, so that it accepts files only from sessions that are logged in.
+A public provider confirms e-mail addresses, but every person can log in. The environment variable EMTC_USERS therefore
+lists the allowed addresses. An address is allowed only if the provider has verified it. If EMTC_USERS is set but no
+provider is configured, access is denied to all users.
 """
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import streamlit as st
 from streamlit.errors import StreamlitAPIException, StreamlitSecretNotFoundError
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from app.analysis.format import escape_markdown
 from app.ui import messages
+from app.ui.upload_guard import allow_uploads, forbid_uploads
 from emtc_core.errors import ConfigError
 
 USERS_VARIABLE: Final = "EMTC_USERS"
-DEFAULT: Final = "default"
+DEFAULT_PROVIDER: Final = "default"
 """Name of the provider if `[auth]` has one provider without a name."""
-_SESSIONS_WITH_UPLOADS: Final = set[str]()
-"""Ids of the sessions that may upload files."""
-
-
-class UploadRefusedError(Exception):
-    """An upload from a session that is not logged in."""
 
 
 def require_login() -> None:
@@ -86,7 +79,7 @@ def list_providers() -> list[str]:
         return []
     if auth is None:
         return []
-    return [name for name, value in auth.items() if isinstance(value, Mapping)] or [DEFAULT]
+    return [name for name, value in auth.items() if isinstance(value, Mapping)] or [DEFAULT_PROVIDER]
 
 
 def is_allowed(address: str, *, verified: bool = True) -> bool:
@@ -105,43 +98,13 @@ def is_verified(claim: object) -> bool:
     return claim is True or (isinstance(claim, str) and claim.lower() == "true")
 
 
-def allow_uploads() -> None:
-    """Allow this session to upload files."""
-    if (context := get_script_run_ctx()) is not None:
-        _wrap_upload_manager(context.uploaded_file_mgr)
-        _SESSIONS_WITH_UPLOADS.add(context.session_id)
-
-
-def forbid_uploads() -> None:
-    """Forbid uploads from this session, and delete the files it has uploaded."""
-    if (context := get_script_run_ctx()) is not None:
-        _wrap_upload_manager(context.uploaded_file_mgr)
-        _SESSIONS_WITH_UPLOADS.discard(context.session_id)
-        context.uploaded_file_mgr.remove_session_files(context.session_id)
-
-
 def _show_login(providers: list[str]) -> None:
     st.title("EMTC Lab")
     st.markdown("Log in to see the runs of this server.")
     for name in providers:
-        label = "Log in" if name == DEFAULT else f"Log in with {escape_markdown(name)}"
+        label = "Log in" if name == DEFAULT_PROVIDER else f"Log in with {escape_markdown(name)}"
         if st.button(label, key=f"login_{name}", type="primary"):
             try:
-                st.login(None if name == DEFAULT else name)
+                st.login(None if name == DEFAULT_PROVIDER else name)
             except StreamlitAPIException as exc:  # a missing library or setting
                 messages.error(ConfigError(f"The login is not set up: {' '.join(str(exc).split())}"))
-
-
-def _wrap_upload_manager(manager: Any) -> None:
-    """Make the manager refuse files from sessions that are not allowed; a second call has no effect."""
-    if getattr(manager, "is_guarded", False):
-        return
-    add_file = manager.add_file
-
-    def add_if_allowed(session_id: str, file: Any) -> None:
-        if session_id not in _SESSIONS_WITH_UPLOADS:
-            raise UploadRefusedError("Log in before you upload a file.")
-        add_file(session_id, file)
-
-    manager.add_file = add_if_allowed
-    manager.is_guarded = True

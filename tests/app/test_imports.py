@@ -16,8 +16,9 @@ from app.analysis.provenance import describe_runs
 from app.analysis.results import select_finals, select_results
 from app.analysis.settings import list_code_warnings
 from app.cli.main import run
-from app.jobs.imports.parsed_run import SourceOverrides, parse_run_name
+from app.jobs.imports.parsed_run import SourceOverrides
 from app.jobs.imports.read import list_remarks, read_foreign
+from app.jobs.imports.run_names import parse_run_name
 from storage.bundles.contents import THIN
 from storage.bundles.import_bundle import import_bundle
 from storage.bundles.write import write_bundle

@@ -130,11 +130,11 @@ def test_pca_turns_its_axes_towards_earlier_places_and_takes_their_scale(blobs):
     alone = compute_pca(blobs)
     earlier = -3 * alone.coordinates
     earlier[::2] = np.nan  # these nodes are new
-    told = compute_pca(blobs, earlier=earlier)
+    told = compute_pca(blobs, earlier_coordinates=earlier)
     assert np.allclose(told.coordinates, -3 * alone.coordinates, atol=1e-2)
     assert (told.x_label, told.y_label) == (alone.x_label, alone.y_label)
     nowhere = np.full_like(earlier, np.nan)
-    assert np.array_equal(compute_pca(blobs, earlier=nowhere).coordinates, alone.coordinates)
+    assert np.array_equal(compute_pca(blobs, earlier_coordinates=nowhere).coordinates, alone.coordinates)
 
 
 @pytest.mark.parametrize("method", ["tsne", "umap"])

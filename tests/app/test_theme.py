@@ -5,18 +5,16 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from app.figures.color_math import luminance, make_text_color, set_luminance
+from app.figures.mathtext import format_mathtext
 from app.figures.theme import (
     MARKERS,
     METHOD_STYLES,
     OKABE_ITO,
     OTHER_COLORS,
     VIRIDIS_ON_DARK,
-    format_mathtext,
     get_theme_colors,
-    luminance,
     make_styles,
-    make_text_color,
-    set_luminance,
 )
 from emtc_core.config.run import list_algos
 
@@ -165,7 +163,7 @@ def test_variants_that_differ_only_in_their_training_length_have_different_color
     lengths = {f"emtc-qplex, {steps} steps": ("emtc-qplex", changes) for steps in ("1M", "500k", "250k")}
     styles = make_styles(lengths)
     assert len({style.color for style in styles.values()}) == len({style.marker for style in styles.values()}) == 3
-    assert min(distance(a.color, b.color) for a, b in combinations(styles.values(), 2)) > 0.04
+    assert min(distance(a.color, b.color) for a, b in combinations(styles.values(), 2)) > 0.14
     assert make_styles(dict(reversed(lengths.items()))) == styles
     assert styles["emtc-qplex, 1M steps"] == make_styles({"emtc-qplex": ("emtc-qplex", changes)})["emtc-qplex"]
 
@@ -226,6 +224,14 @@ def test_an_ablation_of_the_paper_has_the_same_style_in_every_company() -> None:
     styles = make_styles(others | PAPER)
     assert {name: styles[name] for name in PAPER} == make_styles(PAPER)
     assert make_styles({"x": PAPER["No-TCGM"]})["x"] == styles["No-TCGM"]
+
+
+def test_variants_of_emtc_are_distinct_from_the_ablations_and_the_algorithms_of_the_paper() -> None:
+    variants = make_styles({f"{k}": ("emtc-qplex", f"memory.delta = {k}") for k in range(20)})
+    colors = {style.color for style in variants.values()}
+    names = ("EMTC", "No-TCGM", "No-TCSE", "EMU", "QPLEX")
+    paper = [style.color for name, style in make_styles(PAPER).items() if name in names]
+    assert min(distance(a, b) for a, b in combinations([*colors, *paper], 2)) > 0.13
 
 
 def test_a_variant_changes_its_style_only_if_another_line_has_the_same_one() -> None:

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from app.figures.assets import read_asset
+from app.figures.assets import read_script
 from app.figures.curve_style import smooth_chart
 from app.figures.kinds.chart import Chart, Line, Panel
 
@@ -31,7 +31,7 @@ def chart(page):
         '<div id="parent" style="width:800px"><div class="curves" tabindex="0"><canvas style="width:100%"></canvas>'
         '<div class="tip" hidden></div></div></div>'
     )
-    script = read_asset("common.js") + read_asset("ends.js") + read_asset("curves.js")
+    script = read_script("ends.js", "curves.js")
     page.add_script_tag(content=script.replace("export default function curves", "function curves"))
     page.evaluate(
         f"() => {{ curves({{ data: {json.dumps(DATA)}, parentElement: document.getElementById('parent'),"
@@ -117,7 +117,7 @@ def test_a_smoothed_line_has_the_values_of_an_export_and_names_both(chart):
             else:
                 assert np.array(values, float) == pytest.approx(exported, rel=1e-4, abs=1e-4, nan_ok=True)
     _, smoothed, tau = read_tip(chart, 10_000)
-    assert smoothed.endswith(f"{y[100]:.4g} measured")
+    assert smoothed.endswith(f"{y[100]:.4g} measured".replace("-", "−"))
     assert ") smoothed, " in smoothed, "the band is that of the smoothed line"
     assert "smoothed" not in tau
 

@@ -320,3 +320,18 @@ def test_each_press_of_an_export_gives_its_file_while_the_run_trains(browser, se
                 page.get_by_role("button", name=label).click()
             assert Path(download.value.path()).read_bytes().startswith(start)
     page.context.close()
+
+
+def test_export_and_pin_of_a_chart_appear_with_the_pointer_or_the_focus_and_have_names(live):
+    page = live(1440, 900)
+    icons = page.locator("[class*=st-key-figure-icons-]").first
+    read_opacity = "node => getComputedStyle(node).opacity"
+    assert icons.evaluate(read_opacity) == "0"
+    page.locator(".curves canvas").first.hover()
+    assert icons.evaluate(read_opacity) == "1"
+    page.mouse.move(1, 1)
+    assert icons.evaluate(read_opacity) == "0"
+    icons.get_by_role("button", name="Pin").last.focus()
+    assert icons.evaluate(read_opacity) == "1"
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Pin to notebook").wait_for()

@@ -8,7 +8,7 @@ from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileMan
 from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 from streamlit.testing.v1 import AppTest
 
-from app.ui import login
+from app.ui import upload_guard
 from app.ui.login import is_allowed, is_verified
 from tests.pages.test_pages import said, start_app
 
@@ -126,17 +126,17 @@ def test_an_address_counts_only_where_the_provider_vouches_for_it(seeded, monkey
 def test_nobody_fills_the_memory_with_files_before_the_login(monkeypatch):
     manager = MemoryUploadedFileManager("/upload")
     page = SimpleNamespace(session_id="visitor", uploaded_file_mgr=manager)
-    monkeypatch.setattr(login, "get_script_run_ctx", lambda: page)
+    monkeypatch.setattr(upload_guard, "get_script_run_ctx", lambda: page)
     film = UploadedFileRec(file_id="film", name="film.mkv", type="video", data=bytes(1000))
     manager.add_file("visitor", film)  # before any page was opened
-    login.forbid_uploads()
+    upload_guard.forbid_uploads()
     for session in ("visitor", "another"):
-        with pytest.raises(login.UploadRefusedError):
+        with pytest.raises(upload_guard.UploadRefusedError):
             manager.add_file(session, film)
         assert manager.get_files(session, ["film"]) == []
     page.session_id = "ada"
-    login.allow_uploads()
+    upload_guard.allow_uploads()
     manager.add_file("ada", film)
     assert manager.get_files("ada", ["film"]) == [film]
-    login.forbid_uploads()
+    upload_guard.forbid_uploads()
     assert manager.get_files("ada", ["film"]) == []

@@ -89,7 +89,7 @@ def test_memory_names_a_collapsed_embedding_under_every_projection(seeded):
     recorder.close()
     snapshots = list_snapshots(db, run_id)
     chosen = str(snapshots.loc[snapshots["env_step"] == 10, "id"].item())
-    for method in ("axes", "pca", "tsne", "umap"):
+    for method in ("pca", "tsne", "umap"):
         app = open_page("memory", run=run_id, method=method, snap=chosen, collapse="true")
         assert not app.exception
         assert not app.error
@@ -155,9 +155,9 @@ def test_what_users_typed_is_shown_as_text_and_not_as_markup(failed):
     assert "\\<b\\>run\\<\\/b\\>" in said(app) or "\\<b\\>run\\</b\\>" in said(app)
 
 
-def test_home_lists_runs_and_offers_the_demo(seeded):
+def test_home_lists_runs_and_the_guide_offers_the_demo(seeded):
+    assert not open_page("guide").button(key="start_demo").disabled
     app = open_page("home")
-    assert app.button(key="start_demo").label == "Start the demo run"
     assert any("called=Seeded%20run&" in link for link in app.dataframe[0].value["name"])
 
 
@@ -244,10 +244,13 @@ def test_live_without_a_run_in_the_address_shows_the_newest(seeded):
 
 
 def test_memory_says_how_many_nodes_it_shows_and_how_they_were_chosen(seeded):
-    app = open_page("memory", run=seeded[1])
+    db, run_id = seeded
+    app = open_page("memory", run=run_id)
     text = said(app)
-    assert "all nodes" in text
-    assert "PCA" in text
+    snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
+    data = next(json.loads(each.proto.json) for each in app.get("bidi_component") if '"nMemory"' in each.proto.json)
+    assert (data["n"], data["nMemory"]) == (snapshot.size, snapshot.size)
+    assert "PCA" in data["alt"]
     assert (
         "Snapshot at env step" in [each.label for each in app.select_slider]
         or "One snapshot so far, at env step" in text
@@ -310,9 +313,7 @@ def test_a_link_to_a_selection_shows_what_was_selected(seeded):
 def test_two_maps_stand_side_by_side_with_the_numbers_of_each(seeded):
     db, run_id = seeded
     first = int(list_snapshots(db, run_id)["id"].iloc[0])
-    app = open_page(
-        "memory", run=run_id, two="true", b_snap=str(first), b_method="Axes", collapse="true", b_collapse="true"
-    )
+    app = open_page("memory", run=run_id, two="true", b_snap=str(first), collapse="true", b_collapse="true")
     assert not app.exception
     assert not app.error
     tables = [frame.value for frame in app.dataframe if "value [95 %]" in frame.value]
@@ -321,7 +322,7 @@ def test_two_maps_stand_side_by_side_with_the_numbers_of_each(seeded):
     assert sum("by chance" in str(part.value) for part in app.markdown) == 2, "each has its verdict in words"
     assert tables[0]["nodes"].tolist() != tables[1]["nodes"].tolist(), "the numbers are those of each snapshot"
     snapshot = get_snapshot(db, first)
-    numbers = measure_collapse(snapshot, delta=resolve(preset="demo").memory.delta, layout=snapshot.embedding[:, :2])
+    numbers = measure_collapse(snapshot, delta=resolve(preset="demo").memory.delta)
     assert tables[1]["value [95 %]"].iloc[0].startswith(format_number(numbers["h_r2_knn"].value))
 
 
@@ -429,7 +430,7 @@ def test_another_projection_does_not_measure_the_embedding_again(seeded, monkeyp
     monkeypatch.setattr(
         memory_data, "measure_collapse", lambda *given, **named: measured.append(1) or really(*given, **named)
     )
-    for method in ("Axes", "PCA"):
+    for method in ("umap", "pca"):
         app = open_page("memory", run=seeded[1], method=method, collapse="true")
         assert not app.exception
         assert not app.error

@@ -8,7 +8,8 @@ other nodes are placed near them according to their new embedding.
 The sign of a principal component is arbitrary and can change after each refit, so the map would flip between two
 snapshots of a run. For each snapshot the signs are chosen to match the nodes that it shares with the previous snapshot.
 The signs depend only on the run and not on the order in which snapshots are viewed. Therefore a polygon in a link or in
-a notebook entry always selects the same nodes. The components are not rotated, and lengths are those of the embedding.
+a notebook entry always selects the same nodes. Only the signs are changed, so directions and
+distances are the same as in the embedding.
 """
 
 from collections.abc import MutableMapping
@@ -17,7 +18,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.analysis.projections.linear import DEFAULT_SIGNS, AxisSigns, Coordinates, LabeledPoints, compute_pca
+from app.analysis.projections.linear import DEFAULT_SIGNS, AxisSigns, LabeledPoints, compute_pca
+from app.analysis.projections.types import Coordinates
 from storage.engine import Database
 from storage.queries.memory import Nodes, Snapshot, get_nodes, list_snapshots
 
@@ -28,7 +30,7 @@ MIN_SHARED_NODES = 100
 MAX_NODES: Final = 1_000_000
 """Maximum number of nodes, over all snapshots of a run, that are read to find the signs.
 
-Each later snapshot is compared with the last snapshot within this limit.
+Later snapshots are compared with the last snapshot before the limit.
 """
 
 
@@ -41,37 +43,38 @@ def match_rows(earlier: Snapshot | Nodes, later: Snapshot | Nodes) -> tuple[NDAr
     return earlier_rows[is_same_node], later_rows[is_same_node]
 
 
-def map_coordinates(earlier: Snapshot, coordinates: Coordinates, later: Snapshot) -> Coordinates:
+def transfer_coordinates(earlier: Snapshot, coordinates: Coordinates, later: Snapshot) -> Coordinates:
     """Return the earlier coordinates of the nodes [M, 2] of a later snapshot; NaN for new nodes."""
     earlier_rows, later_rows = match_rows(earlier, later)
-    mapped = np.full((later.size, 2), np.nan, np.float32)
-    mapped[later_rows] = coordinates[earlier_rows]
-    return mapped
+    transferred = np.full((later.size, 2), np.nan, np.float32)
+    transferred[later_rows] = coordinates[earlier_rows]
+    return transferred
 
 
 def make_initial_layout(
-    embedding: Coordinates, earlier: Coordinates, rows: NDArray[np.int64], *, n_jobs: int = 1
+    embedding: Coordinates, earlier_coordinates: Coordinates, rows: NDArray[np.int64], *, n_jobs: int = 1
 ) -> Coordinates | None:
     """Make the initial layout of the given rows: earlier coordinates where they exist, the other nodes near them.
 
     Args:
         embedding: Embedding [M, 4] of all nodes of the later snapshot.
-        earlier: Their earlier coordinates [M, 2]; NaN for new nodes.
+        earlier_coordinates: Their earlier coordinates [M, 2]; NaN for new nodes.
         rows: The rows [n] of the layout.
         n_jobs: Number of threads.
 
     Returns:
         Finite coordinates [n, 2]; None if too few nodes have earlier coordinates.
     """
-    from app.analysis.projections.placing import place_points  # imported here because pages must not load the compiler
+    # Imported here because `placing` imports numba. This is slow, and pages import this module.
+    from app.analysis.projections.placing import place_points
 
-    has_earlier = np.isfinite(earlier.sum(axis=1))  # the sum is NaN for new nodes
+    has_earlier = np.isfinite(earlier_coordinates.sum(axis=1))  # the sum is NaN for new nodes
     if has_earlier.sum() < MIN_SHARED_NODES:
         return None
-    layout = earlier[rows]
+    layout = earlier_coordinates[rows]
     is_new = ~has_earlier[rows]
     new_points = embedding[rows[is_new]]
-    layout[is_new] = place_points(embedding[has_earlier], earlier[has_earlier], new_points, n_jobs=n_jobs)
+    layout[is_new] = place_points(embedding[has_earlier], earlier_coordinates[has_earlier], new_points, n_jobs=n_jobs)
     return layout
 
 
@@ -127,7 +130,7 @@ def _list_needed_snapshots(db: Database, snapshot: Snapshot) -> list[int]:
         if not size:
             continue
         n_nodes += size
-        if not within_limit or n_nodes <= MAX_NODES:
+        if not within_limit or n_nodes <= MAX_NODES:  # the first snapshot is always read
             within_limit.append(snapshot_id)
     if snapshot.id in within_limit:
         return within_limit[: within_limit.index(snapshot.id) + 1]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.analysis.projections.linear import Coordinates, Progress, ignore_progress
+from app.analysis.projections.types import Coordinates, Progress, ignore_progress
 from emtc_core.config.memory import EmbedConfig
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder

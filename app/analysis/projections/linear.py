@@ -1,19 +1,16 @@
-"""Linear projections of the embedding (axis pairs and PCA), and the types that all projections use.
+"""Linear projections of the embedding: two of its axes, or the two principal components (PCA).
 
 The embedding has one 4-D point for each node of the episodic memory. A node is one stored state.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-Progress = Callable[[float], None]
-"""Callback with the finished fraction of a computation, 0 to 1."""
-Coordinates = NDArray[np.float32]
-"""Points [n, d]: the embedding (d = 4), or positions in the plane (d = 2)."""
+from app.analysis.projections.types import Coordinates
+
 AxisSigns = tuple[int, int]
 """Signs, 1 or -1, of the two directions of a PCA."""
 DEFAULT_SIGNS: AxisSigns = (1, 1)
@@ -31,10 +28,6 @@ class LabeledPoints:
     y_label: str
 
 
-def ignore_progress(fraction: float) -> None:
-    """Do nothing. The default callback for progress."""
-
-
 def select_axes(embedding: Coordinates, pair: tuple[int, int]) -> LabeledPoints:
     """Select two dimensions of the embedding."""
     first, second = pair
@@ -46,7 +39,7 @@ def compute_pca(
     embedding: Coordinates,
     *,
     fit_on: NDArray[np.int64] | None = None,
-    earlier: Coordinates | None = None,
+    earlier_coordinates: Coordinates | None = None,
     signs: AxisSigns = DEFAULT_SIGNS,
 ) -> LabeledPoints:
     """Project on the two principal components; the axis labels contain their fractions of the variance.
@@ -57,8 +50,8 @@ def compute_pca(
     Args:
         embedding: Points [n, 4].
         fit_on: Rows from which the components are computed; default: all.
-        earlier: Earlier coordinates [n, 2] of the same points, NaN if there are none. The signs and one common scale of
-            both axes are chosen to match them. The axes are not rotated.
+        earlier_coordinates: Coordinates [n, 2] of the same points in an earlier map; NaN for new points. The signs and
+            one common scale of both axes are chosen to match them. The axes are not rotated.
         signs: 1 or -1 for each component; -1 flips it.
     """
     fitted = embedding if fit_on is None else embedding[fit_on]
@@ -69,10 +62,11 @@ def compute_pca(
     largest_loadings = axes[np.argmax(np.abs(axes), axis=0), [0, 1]]
     axes *= np.sign(largest_loadings) * signs
     fractions = variance[::-1][:2] / max(variance.sum(), 1e-30)
-    labels = [f"principal component {i + 1} ({100 * share:.0f} % of variance)" for i, share in enumerate(fractions)]
+    percents = 100 * fractions
+    labels = [f"principal component {i + 1} ({percent:.0f} % of variance)" for i, percent in enumerate(percents)]
     coordinates = (embedding.astype(np.float64) - center) @ axes
-    if earlier is not None:
-        coordinates = _flip_and_scale(coordinates, earlier)
+    if earlier_coordinates is not None:
+        coordinates = _flip_and_scale(coordinates, earlier_coordinates)
     return LabeledPoints(coordinates.astype(np.float32), *labels)
 
 
@@ -86,8 +80,8 @@ def _flip_and_scale(coordinates: NDArray[np.float64], earlier: Coordinates) -> N
     new = new - new.mean(axis=0)
     old = old - old.mean(axis=0)
     signs = np.where((new * old).sum(axis=0) < 0, -1.0, 1.0)
-    new_size = float(np.sqrt((new**2).mean()))
-    old_size = float(np.sqrt((old**2).mean()))
-    has_sizes = new_size > 0 and old_size > 0
-    scale = old_size / new_size if has_sizes else 1.0
+    new_rms = float(np.sqrt((new**2).mean()))
+    old_rms = float(np.sqrt((old**2).mean()))
+    has_extent = new_rms > 0 and old_rms > 0
+    scale = old_rms / new_rms if has_extent else 1.0
     return coordinates * signs * scale

@@ -11,11 +11,12 @@ def find_distinct_points(points: NDArray[np.floating]) -> tuple[NDArray[np.int64
     Returns:
         The first row [k] of each distinct point, and for each row [n] the index of its point.
     """
-    # `np.unique` sorts by coordinates; `order` sorts its points by first row.
-    _, first_rows, sorted_index_of_row = np.unique(points, axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(first_rows)
-    rank_of_sorted_index = np.argsort(order)  # the inverse permutation
-    return first_rows[order], rank_of_sorted_index[sorted_index_of_row.ravel()]
+    # `np.unique` numbers the distinct points by their coordinates. Renumber them by their first rows.
+    _, first_rows, old_number_of_row = np.unique(points, axis=0, return_index=True, return_inverse=True)
+    old_numbers = np.argsort(first_rows)  # the old number of each point, in the new order
+    new_numbers = np.empty_like(old_numbers)  # the new number of each point, in the old order
+    new_numbers[old_numbers] = np.arange(len(old_numbers))
+    return first_rows[old_numbers], new_numbers[old_number_of_row.ravel()]
 
 
 def find_neighbors(

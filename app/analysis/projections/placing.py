@@ -22,7 +22,7 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
-from app.analysis.projections.linear import Coordinates, Progress, ignore_progress
+from app.analysis.projections.types import Coordinates, Progress, ignore_progress
 
 N_NEAREST_LANDMARKS = 15
 PERPLEXITY = 5.0

@@ -20,15 +20,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from app.analysis.projections.alignment import MIN_SHARED_NODES, make_initial_layout, map_coordinates, move_rigidly
-from app.analysis.projections.linear import (
-    Coordinates,
-    Progress,
-    compute_pca,
-    ignore_progress,
-)
+from app.analysis.projections.alignment import MIN_SHARED_NODES, make_initial_layout, move_rigidly, transfer_coordinates
+from app.analysis.projections.linear import compute_pca
 from app.analysis.projections.neighbors import find_distinct_points
 from app.analysis.projections.sampling import sample_stratified_rows
+from app.analysis.projections.types import Coordinates, Progress, ignore_progress
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.projections import save_projection
@@ -289,7 +285,7 @@ def _map_initial(
     (None, None) if too few nodes are in both snapshots, or if the initial projection has too few distinct points.
     """
     earlier = get_snapshot(db, initial.snapshot_id)
-    mapped = map_coordinates(earlier, initial.coordinates, snapshot)
+    mapped = transfer_coordinates(earlier, initial.coordinates, snapshot)
     shared = mapped[np.isfinite(mapped).all(axis=1)]
     if len(shared) < MIN_SHARED_NODES or len(np.unique(shared, axis=0)) < MIN_POINTS:
         return None, None
@@ -304,7 +300,7 @@ def _compute_coordinates(
     """Compute the coordinates [M, 2] of all nodes. `mapped`: their coordinates in the initial projection."""
     rows = sample_rows(snapshot, n=params["n"], seed=params["seed"])
     if method == "pca":
-        return compute_pca(snapshot.embedding, fit_on=rows, earlier=mapped).coordinates
+        return compute_pca(snapshot.embedding, fit_on=rows, earlier_coordinates=mapped).coordinates
     if count_distinct_embeddings(snapshot.embedding) < MIN_POINTS:
         rows = np.arange(snapshot.size)  # a sample could miss some of the few distinct points
     n_jobs = os.cpu_count() or 1

@@ -11,8 +11,9 @@ from openTSNE.affinity import PerplexityBasedNN
 from openTSNE.initialization import rescale
 from openTSNE.nearest_neighbors import PrecomputedNeighbors
 
-from app.analysis.projections.linear import Coordinates, Progress, compute_pca
+from app.analysis.projections.linear import compute_pca
 from app.analysis.projections.neighbors import find_neighbors
+from app.analysis.projections.types import Coordinates, Progress
 
 PERPLEXITY = 30.0
 EARLY_ITERATIONS = 125

@@ -1,7 +1,10 @@
 """UMAP of the embedding with umap-learn: exact neighbors, seeded, can be canceled.
 
-The steps of the library are called one by one, because `UMAP.fit` has three disadvantages: it ignores given neighbors
-for new points; it rescales the initial layout; it does not report progress and cannot be canceled.
+The steps of the library are called one by one, because `UMAP.fit` has three disadvantages:
+
+* If points are added later, it does not use the neighbors that the caller computed.
+* It rescales the initial layout.
+* It does not report progress and cannot be canceled.
 """
 
 import warnings
@@ -11,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.analysis.projections.linear import Coordinates, Progress, compute_pca
+from app.analysis.projections.linear import compute_pca
 from app.analysis.projections.neighbors import find_neighbors
+from app.analysis.projections.types import Coordinates, Progress
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", ImportWarning)  # UMAP warns that its parametric variant needs TensorFlow
@@ -27,13 +31,13 @@ MAX_INITIAL_COORDINATE = 10.0
 EPOCHS_PER_REPORT = 10
 """Number of epochs between two progress reports."""
 WARM_LEARNING_RATE = 0.25
-"""Initial learning rate for a given initial layout; with PCA it is 1.
+"""Initial learning rate of a layout that starts from earlier coordinates. A layout that starts from PCA uses 1.
 
-Measured on two snapshots of a 3m run (37K and 71K nodes, 5K landmarks): the quality is that of a layout initialized by
-PCA, and nodes move half as far.
+Measured on two snapshots of a run on the map 3m (37K and 71K nodes, 5K landmarks): the layout is as good as one that
+starts from PCA, and the nodes move only half as far from their earlier positions.
 """
 GRAPH_PROGRESS = 0.1
-"""Fraction of the progress before the first epoch: the neighbor graph."""
+"""Finished fraction of the computation when the neighbor graph is ready and the first epoch starts."""
 _MAX_INT32 = 2**31 - 1
 
 
@@ -49,16 +53,16 @@ def compute_umap(
     layout = _make_pca_layout(embedding, seed) if init is None else init.astype(np.float32)
     a, b = umap_.find_ab_params(1.0, MIN_DIST)
     coordinates = layouts.optimize_layout_euclidean(
-        layout,
-        layout,
-        graph.row[is_sampled],
-        graph.col[is_sampled],
-        epochs,
-        len(embedding),
-        umap_.make_epochs_per_sample(graph.data[is_sampled], epochs),
-        a,
-        b,
-        np.random.default_rng(seed).integers(-_MAX_INT32, _MAX_INT32, size=3),
+        head_embedding=layout,
+        tail_embedding=layout,  # the same array, because all points are moved
+        head=graph.row[is_sampled],
+        tail=graph.col[is_sampled],
+        n_epochs=epochs,
+        n_vertices=len(embedding),
+        epochs_per_sample=umap_.make_epochs_per_sample(graph.data[is_sampled], epochs),
+        a=a,
+        b=b,
+        rng_state=np.random.default_rng(seed).integers(-_MAX_INT32, _MAX_INT32, size=3),
         initial_alpha=1.0 if init is None else WARM_LEARNING_RATE,
         negative_sample_rate=NEGATIVE_SAMPLE_RATE,
         tqdm_kwds={
@@ -109,7 +113,10 @@ def _enable_kernel_cache() -> None:
 
 
 class _ProgressFile:
-    """File to which the progress bar of the library writes the epoch. An exception in `progress` ends the layout."""
+    """File to which the progress bar of the library writes the number of the epoch.
+
+    The computation is canceled if the callback `progress` raises.
+    """
 
     def __init__(self, progress: Progress, epochs: int) -> None:
         self._progress = progress

@@ -56,7 +56,7 @@ function drawEndLabels(ctx, box, panel, { sx, sy }, view, theme, self) {
   const color = isDark(ctx.canvas) ? "dark" : "light"
   const hits = []
   ends.forEach(({ line, x, y }, i) => {
-    const opacity = isDimmed && !isNamed(line, name) ? Math.max(others, 0.3) : 1
+    const opacity = isDimmed && !isNamed(line, name) ? Math.max(others, 0.6) : 1
     const early = right - x > 24
     ctx.strokeStyle = line.color
     ctx.fillStyle = line.textColor?.[color] || line.color

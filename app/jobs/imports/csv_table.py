@@ -12,7 +12,8 @@ from typing import Final
 
 import pandas as pd
 
-from app.jobs.imports.parsed_run import ParsedRun, SourceOverrides, find_first, make_series, parse_run_name
+from app.jobs.imports.parsed_run import ParsedRun, SourceOverrides, find_first, make_series
+from app.jobs.imports.run_names import parse_run_name
 from app.jobs.imports.sacred import RETURNS as SACRED_RETURNS
 from app.jobs.imports.sacred import WIN_RATES as SACRED_WIN_RATES
 from app.jobs.imports.tensorboard import BENCHMARL_RETURNS, BENCHMARL_STEPS, EVENT_RETURNS, EVENT_WIN_RATES
@@ -24,7 +25,7 @@ _STEPS: Final = ("step", "env_step", "steps", "step_count")
 _KEYS: Final = ("env", "algo", "map", "seed")
 _REQUIRED_KEYS: Final = ("algo", "map", "seed")
 _OPTIONAL_COLUMNS: Final = {"return_std": "return_std", "length": "length_mean", "episodes": "episodes"}
-"""Name in a table → column of `evaluations`."""
+"""Column of the CSV table → column of the database table `evaluations`."""
 _WANDB_COLUMN: Final = re.compile(r"(?P<run>.+) - (?P<metric>[^ ].*?)(?P<bound>__MIN|__MAX)?")
 
 
@@ -63,23 +64,21 @@ def _read_rows(name: str, header: list[str], cells: pd.DataFrame, overrides: Sou
             f"{name} has no column {', '.join(missing)}. A table needs algo, map, seed, step, and win_rate or return. "
             'An export of W&B needs its first column (the env steps) and a column "RUN - METRIC" for each run.'
         )
-    value_columns: dict[str, str] = {}  # column of `evaluations` → column of the table
-    for column, column_names in overrides.list_source_names(WIN_RATES, RETURNS).items():
-        value_column = find_first(column_names, header)
-        if value_column is not None:
-            value_columns[column] = value_column
-    value_columns |= {
-        column: table_column for table_column, column in _OPTIONAL_COLUMNS.items() if table_column in header
-    }
+    csv_columns: dict[str, str] = {}  # column of the database table `evaluations` → column of the CSV table
+    for target, source_names in overrides.list_source_names(WIN_RATES, RETURNS).items():
+        csv_column = find_first(source_names, header)
+        if csv_column is not None:
+            csv_columns[target] = csv_column
+    csv_columns |= {target: csv_column for csv_column, target in _OPTIONAL_COLUMNS.items() if csv_column in header}
     frame = frame.assign(**{key: "" for key in _KEYS if key not in header})
     for _, rows in frame.groupby(list(_KEYS), sort=False):
         env, algo, map_name, seed = (str(text) for text in rows.iloc[0].loc[list(_KEYS)])
         curves = {
-            column: _make_curve(rows[step_column], rows[value_column]) for column, value_column in value_columns.items()
+            target: _make_curve(rows[step_column], rows[csv_column]) for target, csv_column in csv_columns.items()
         }
         labels = [algo, map_name, f"seed {seed}" if seed else ""]
         yield ParsedRun(
-            where=f"{name} ({', '.join(filter(None, labels))})",
+            description=f"{name} ({', '.join(filter(None, labels))})",
             curves=curves,
             env=env or None,
             map=map_name or None,
@@ -97,10 +96,11 @@ def _read_wandb(
     name: str, header: list[str], cells: pd.DataFrame, overrides: SourceOverrides
 ) -> Iterator[ParsedRun | ConfigError]:
     """Read the export of a chart of W&B. Algorithm, map and seed are in the names of the runs, or set by the user."""
-    columns: dict[str, str] = {}  # metric → column of `evaluations`
-    for column, column_names in overrides.list_source_names(WIN_RATES, RETURNS).items():
-        columns |= dict.fromkeys(column_names, column)
-    # Name of a run, and number of earlier runs with this name → column of `evaluations` → curve
+    targets: dict[str, str] = {}  # metric → column of the database table `evaluations`
+    for target, source_names in overrides.list_source_names(WIN_RATES, RETURNS).items():
+        targets |= dict.fromkeys(source_names, target)
+    # Several runs may have the same name. The key of a run is therefore its name and the number of earlier columns with
+    # the same header. The value contains the curves of the run: column of `evaluations` → curve.
     curves: dict[tuple[str, int], dict[str, pd.Series]] = {}
     metrics: list[str] = []
     for position, text in enumerate(header):
@@ -110,14 +110,14 @@ def _read_wandb(
         if match["bound"] or match["metric"] == "_step":
             continue
         metrics.append(match["metric"])
-        column = columns.get(match["metric"])
-        if column is not None:
-            n_before = header[:position].count(text)  # several runs may have the same name
+        target = targets.get(match["metric"])
+        if target is not None:
+            n_before = header[:position].count(text)
             run_curves = curves.setdefault((match["run"], n_before), {})
-            run_curves[column] = _make_curve(cells[0], cells[position])
+            run_curves[target] = _make_curve(cells[0], cells[position])
     if not curves:
         raise ConfigError(
-            f"{name} has no column of a win rate or return, but {', '.join(sorted(set(metrics)))}. Keep the first "
+            f"{name} has no column of a win rate or return. It has: {', '.join(sorted(set(metrics)))}. Keep the first "
             'column (the env steps) and the columns "RUN - METRIC" of one metric, and name the metric with --win-rate '
             "or --return."
         )
@@ -127,10 +127,10 @@ def _read_wandb(
             f"{BENCHMARL_STEPS[0]} and export it again, or import the JSON files of BenchMARL with --format marl-eval."
         )
     for number, ((run_name, n_before), run_curves) in enumerate(curves.items(), start=1):
-        where = f"{name} ({run_name})" if n_before == 0 else f"{name} ({run_name}, column {n_before + 1})"
+        description = f"{name} ({run_name})" if n_before == 0 else f"{name} ({run_name}, column {n_before + 1})"
         if run_name.startswith("Group: "):
-            yield ConfigError(f"{where} is the mean of a group of runs. Export the chart without grouping.")
+            yield ConfigError(f"{description} is the mean of a group of runs. Export the chart without grouping.")
             continue
         parsed_name = parse_run_name(run_name, overrides)
         seed = -number if parsed_name.seed is None else parsed_name.seed
-        yield ParsedRun(where, run_curves, map=parsed_name.map, algo=parsed_name.algo, seed=seed)
+        yield ParsedRun(description, run_curves, map=parsed_name.map, algo=parsed_name.algo, seed=seed)

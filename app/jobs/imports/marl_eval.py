@@ -11,11 +11,11 @@ from app.jobs.imports.parsed_run import (
     ParsedRun,
     SourceOverrides,
     find_first,
-    find_seed,
     make_series,
     read_json,
     read_number,
 )
+from app.jobs.imports.run_names import find_seed
 from emtc_core.errors import ConfigError
 
 WIN_RATES: Final = ("win_rate", "battle_won", "test_battle_won_mean")
@@ -55,15 +55,15 @@ def read_marl_eval(path: Path, overrides: SourceOverrides) -> Iterator[ParsedRun
             yield error
             continue
         for run in runs:
-            where = f"{file.name} ({run.algo}, {run.task}, {run.name})"
+            description = f"{file.name} ({run.algo}, {run.task}, {run.name})"
             seed = find_seed(run.name)
             try:
-                curves = _read_curves(run.steps, overrides, where)
+                curves = _read_curves(run.steps, overrides, description)
             except ConfigError as error:
                 yield error
                 continue
             yield ParsedRun(
-                where=where,
+                description=description,
                 curves=curves,
                 env=run.env,
                 map=run.task,
@@ -89,7 +89,7 @@ def _list_children(tree: Any, file_name: str) -> Iterator[tuple[str, Mapping[str
     yield from tree.items()
 
 
-def _read_curves(steps: Mapping[str, Any], overrides: SourceOverrides, where: str) -> dict[str, pd.Series]:
+def _read_curves(steps: Mapping[str, Any], overrides: SourceOverrides, description: str) -> dict[str, pd.Series]:
     """Read the curves of a run.
 
     A step has a single value, or a list with one value per evaluation episode. The curve has the mean of the list.
@@ -99,7 +99,7 @@ def _read_curves(steps: Mapping[str, Any], overrides: SourceOverrides, where: st
         if name == _NOT_A_STEP or not isinstance(step, Mapping):
             continue
         if "step_count" not in step:
-            raise ConfigError(f"{where}: {name} has no step_count")
+            raise ConfigError(f"{description}: {name} has no step_count")
         env_step = step["step_count"]
         n_episodes = 0
         for column, names in overrides.list_source_names(WIN_RATES, RETURNS).items():

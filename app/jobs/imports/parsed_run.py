@@ -1,20 +1,19 @@
 """The type of a run that was read from another program's files, and functions that several formats use.
 
-A reader (the function of one format) yields a `ParsedRun` for each run, or a ConfigError with the reason why this run
-cannot be read. The functions parse names of runs, read numbers and JSON, and check the values of a `ParsedRun`.
+A reader is the function that reads one format. It yields a `ParsedRun` for each run, or a ConfigError with the reason
+why this run cannot be read. The functions of this module read numbers and JSON, and check the values of a `ParsedRun`.
+The curves of a run become columns of the database table `evaluations`, such as win_rate and return_mean.
 """
 
 import json
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
-from emtc_core.envs.smac.maps import SMAC_MAPS, SMACV2_MAPS
 from emtc_core.errors import ConfigError
 from storage.guards import shorten
 
@@ -32,18 +31,8 @@ ENV_NAMES: Final = {
     "Football": "grf",
 }
 """Environment in another program → environment in this program."""
-_MAPS_LONGEST_FIRST: Final = sorted((*SMAC_MAPS, *SMACV2_MAPS), key=len, reverse=True)
-"""Maps that are searched in names of runs. A longer name is found first: 3s5z_vs_3s6z, not 3s5z."""
-MAPS_BY_LOWER_NAME: Final = {name.lower(): name for name in _MAPS_LONGEST_FIRST}
-"""Name of a map in lower case → map, for example mmm2 → MMM2. Some programs write all names in lower case."""
 _MAX_STEP: Final = 10**15
 _MAX_CHARACTERS: Final = 100
-_DATE: Final = re.compile(r"[ _]*\d{4}-\d\d-\d\d.*$")
-_SEED: Final = re.compile(r"(?:(?<=[^a-z])|^)seed[ _=-]?(\d{1,18})(?!\d)", re.IGNORECASE)
-"""The word "seed" that does not follow a letter, and its number."""
-_SEPARATORS: Final = " _/-"
-_MEANINGLESS_FOLDERS: Final = re.compile(r"(?:run[_-]?\d+|logs|tb|tb_logs|tensorboard|summaries)", re.IGNORECASE)
-"""Names of folders that do not describe a run."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +53,14 @@ class SourceOverrides:
     """Training length of all runs [env steps]."""
 
     def list_source_names(self, win_rates: Sequence[str], returns: Sequence[str]) -> dict[str, Sequence[str]]:
-        """Return column of `evaluations` → its possible names in the source: the user's, or those of the format."""
+        """Return the names that the win rate and the return may have in the source: column → names.
+
+        A name that the user has set replaces the names of the format.
+
+        Args:
+            win_rates: Names of the win rate in this format.
+            returns: Names of the return in this format.
+        """
         return {
             "win_rate": (self.win_rate,) if self.win_rate else win_rates,
             "return_mean": (self.return_name,) if self.return_name else returns,
@@ -73,12 +69,12 @@ class SourceOverrides:
 
 @dataclass(frozen=True)
 class ParsedRun:
-    """One run as its source describes it. Every field except `where` and `curves` may be missing."""
+    """One run as its source describes it. Every field except `description` and `curves` may be missing."""
 
-    where: str
-    """Description of the run in messages."""
+    description: str
+    """Name of the run for error messages, such as "runs.csv (qmix, 3m, seed 1)"."""
     curves: Mapping[str, pd.Series]
-    """Column of `evaluations` → values, with the env steps as index. Not checked yet."""
+    """Column of the table `evaluations` → values, with the env steps as index. Not checked yet."""
     env: object = None
     map: object = None
     algo: object = None
@@ -91,47 +87,7 @@ class ParsedRun:
     is_finished: bool = True
     """Whether the other program recorded the end of the training."""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Its settings that affect learning, by the keys of the other program."""
-
-
-class RunName(NamedTuple):
-    """The parts of the name of a run; None if the name does not contain the part."""
-
-    algo: str | None
-    map: str | None
-    seed: int | None
-
-
-def parse_run_name(name: str, overrides: SourceOverrides) -> RunName:
-    """Find seed, map and algorithm in a name or path such as "qmix_3m_seed1" or "3m/qmix/seed_1/logs".
-
-    The words that remain are the algorithm. A map is found if it is the user's map, a map of SMAC or SMACv2, or a
-    scenario of football.
-    """
-    # Example: "qmix_3m_seed1" → rest "qmix_3m_" → rest "qmix__" → algorithm "qmix".
-    folders = [folder for folder in name.split("/") if not _MEANINGLESS_FOLDERS.fullmatch(folder)]
-    rest = _DATE.sub("", "/".join(folders))
-    seed_match = _SEED.search(rest)
-    rest = _SEED.sub("", rest, count=1)
-    maps = [overrides.map] if overrides.map else _MAPS_LONGEST_FIRST
-    pattern = "|".join([*map(re.escape, maps), r"academy_\w+?"])
-    map_match = re.search(rf"(?:(?<=[{_SEPARATORS}])|^)(?:{pattern})(?=[{_SEPARATORS}]|$)", rest)
-    if map_match:
-        rest = rest[: map_match.start()] + rest[map_match.end() :]
-    # Two adjacent separators show where the seed or the map was removed. A single one belongs to the algorithm.
-    words = [word for word in re.split(rf"[{_SEPARATORS}]{{2,}}", rest) if word.strip(_SEPARATORS)]
-    algo = "_".join(word.strip(_SEPARATORS) for word in words)
-    return RunName(
-        algo=algo or None,
-        map=map_match[0] if map_match else None,
-        seed=int(seed_match[1]) if seed_match else None,
-    )
-
-
-def find_seed(name: str) -> int | None:
-    """Find the seed in a name such as "seed_3", "qmix_seed42_3m" or "3"."""
-    match = _SEED.search(name) or re.fullmatch(r"(\d{1,18})", name)
-    return int(match[1]) if match else None
+    """Settings of the run that affect learning, under the names that the other program uses."""
 
 
 def make_series(points: Iterable[tuple[object, object]]) -> pd.Series:
@@ -182,35 +138,36 @@ def join_curves(run: ParsedRun) -> pd.DataFrame:
     curves = {name: curve for name, curve in run.curves.items() if len(curve)}
     if not curves.keys() & {"win_rate", "return_mean"}:
         raise ConfigError(
-            f"{run.where} has neither a win rate nor a return. If they have other names, set --win-rate NAME or "
+            f"{run.description} has neither a win rate nor a return. If they have other names, set --win-rate NAME or "
             "--return NAME."
         )
-    checked = [_check_curve(name, curve, run.where) for name, curve in curves.items()]
+    checked = [_check_curve(name, curve, run.description) for name, curve in curves.items()]
     return pd.concat(checked, axis=1).sort_index()
 
 
-def check_text(option: str, raw: object, where: str) -> str:
-    """Check a name: at most 100 printable characters.
+def check_text(value_name: str, raw: object, description: str) -> str:
+    """Check a text such as the name of a map: it must have 1 to 100 printable characters.
 
     Args:
-        option: Name of the value, which is also the name of its command-line option: "map", "env", "algo" or "name".
+        value_name: Name of the value and of its command-line option: "map", "env", "algo" or "name".
         raw: The value in the source.
-        where: Description of the run in messages.
+        description: `ParsedRun.description`, for messages.
 
     Raises:
         ConfigError: If it is missing or invalid.
     """
     text = str(raw).strip() if isinstance(raw, str | int) else ""
     if not text:
-        raise ConfigError(f"{where} has no {option}", hint=f"Set it with --{option}.")
+        raise ConfigError(f"{description} has no {value_name}", hint=f"Set it with --{value_name}.")
     if len(text) > _MAX_CHARACTERS or not text.isprintable():
         raise ConfigError(
-            f"The {option} of {where} must be at most {_MAX_CHARACTERS} printable characters, got {shorten(text)}."
+            f"The {value_name} of {description} must be at most {_MAX_CHARACTERS} printable characters, "
+            f"got {shorten(text)}."
         )
     return text
 
 
-def check_seed(raw: object, where: str) -> int:
+def check_seed(raw: object, description: str) -> int:
     """Check a random seed.
 
     Raises:
@@ -218,11 +175,11 @@ def check_seed(raw: object, where: str) -> int:
     """
     number = read_number(raw)
     if not np.isfinite(number) or number != int(number) or abs(number) >= 2**63:
-        raise ConfigError(f"{where} has no seed", hint="Set it with --seed.")
+        raise ConfigError(f"{description} has no seed", hint="Set it with --seed.")
     return int(number)
 
 
-def _check_curve(name: str, curve: pd.Series, where: str) -> pd.Series:
+def _check_curve(name: str, curve: pd.Series, description: str) -> pd.Series:
     """Check a curve, and return it with integer env steps and float values, sorted by env step.
 
     Raises:
@@ -233,19 +190,19 @@ def _check_curve(name: str, curve: pd.Series, where: str) -> pd.Series:
     is_step = np.isfinite(steps) & (steps == np.round(steps)) & (steps >= 0) & (steps <= _MAX_STEP)
     if not is_step.all():
         raw = curve.index[int(np.argmin(is_step))]
-        raise ConfigError(f"{where}: an env step of {name} must be a whole number >= 0, got {shorten(raw)}")
+        raise ConfigError(f"{description}: an env step of {name} must be a whole number >= 0, got {shorten(raw)}")
     is_finite = np.isfinite(values)
     if not is_finite.all():
         first = int(np.argmin(is_finite))
-        place = f"{where}, {name} at step {int(steps[first]):,},"
+        place = f"{description}, {name} at step {int(steps[first]):,},"
         raise ConfigError(f"{place} must be a finite number, got {shorten(curve.iloc[first])}")
     is_fraction = (values >= 0) & (values <= 1)
     if name == "win_rate" and not is_fraction.all():
         first = int(np.argmin(is_fraction))
-        place = f"{where}, win_rate at step {int(steps[first]):,},"
+        place = f"{description}, win_rate at step {int(steps[first]):,},"
         raise ConfigError(f"{place} must be from 0 to 1, got {values[first]:g}", hint="Is it in percent?")
     checked = pd.Series(values, index=pd.Index(steps.astype(np.int64)), name=name).sort_index()
     if checked.index.has_duplicates:
         step = checked.index[checked.index.duplicated()][0]
-        raise ConfigError(f"{where} has two values of {name} at step {step:,}")
+        raise ConfigError(f"{description} has two values of {name} at step {step:,}")
     return checked

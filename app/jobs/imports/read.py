@@ -16,7 +16,6 @@ from app.jobs.imports.csv_table import read_csv
 from app.jobs.imports.marl_eval import read_marl_eval
 from app.jobs.imports.parsed_run import (
     ENV_NAMES,
-    MAPS_BY_LOWER_NAME,
     ParsedRun,
     SourceOverrides,
     check_seed,
@@ -24,6 +23,7 @@ from app.jobs.imports.parsed_run import (
     join_curves,
     read_number,
 )
+from app.jobs.imports.run_names import MAPS_BY_LOWER_NAME
 from app.jobs.imports.sacred import read_sacred
 from app.jobs.imports.tensorboard import read_tensorboard
 from emtc_core.errors import ConfigError
@@ -134,8 +134,8 @@ def _check_run(run: ParsedRun, overrides: SourceOverrides, format: str) -> Forei
     Without a training length (budget) in the source or from the user, the training length is the last env step.
     """
     frame = join_curves(run)
-    map_name = check_text("map", overrides.map or run.map, run.where)
-    env = check_text("env", overrides.env or run.env or UNKNOWN_ENV, run.where)
+    map_name = check_text("map", overrides.map or run.map, run.description)
+    env = check_text("env", overrides.env or run.env or UNKNOWN_ENV, run.description)
     last_step = int(frame.index[-1])
     given_budget = read_number(overrides.budget or run.budget)
     budget = int(given_budget) if np.isfinite(given_budget) and given_budget > 0 else 0
@@ -143,15 +143,17 @@ def _check_run(run: ParsedRun, overrides: SourceOverrides, format: str) -> Forei
     is_at_budget = budget > 0 and is_one_budget(last_step, budget, interval)
     is_complete = is_at_budget or last_step > budget > 0 or (run.is_finished and not overrides.budget)
     if overrides.budget and last_step > budget and not is_at_budget:
-        raise ConfigError(f"{run.where} has evaluations up to {last_step:,} env steps, but --budget is {budget:,}")
+        raise ConfigError(
+            f"{run.description} has evaluations up to {last_step:,} env steps, but --budget is {budget:,}"
+        )
     return ForeignRun(
         env=overrides.env or ENV_NAMES.get(env, env),
         map=overrides.map or MAPS_BY_LOWER_NAME.get(map_name, map_name),
-        algo=check_text("algo", overrides.algo or run.algo, run.where),
-        seed=check_seed(run.seed if overrides.seed is None else overrides.seed, run.where),
-        label=check_text("name", overrides.label or format, run.where),
+        algo=check_text("algo", overrides.algo or run.algo, run.description),
+        seed=check_seed(run.seed if overrides.seed is None else overrides.seed, run.description),
+        label=check_text("name", overrides.label or format, run.description),
         format=format,
-        source=run.where[:100],
+        source=run.description[:100],
         points=tuple(map(_make_point, frame.index, frame.to_dict("records"))),
         target_steps=budget or last_step,
         is_complete=is_complete,

@@ -38,14 +38,14 @@ def read_sacred(root: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | 
         raise ConfigError(f"{root} contains no run of sacred: no folder with config.json.")
     for folder in sorted(folders, key=lambda folder: (len(folder.name), folder)):  # "2" before "10"
         parent = folder.parent.parent if folder == root else root.parent
-        where = str(folder.relative_to(parent))
+        description = str(folder.relative_to(parent))
         try:
-            yield _read_run(folder, where, overrides)
+            yield _read_run(folder, description, overrides)
         except ConfigError as error:
             yield error
 
 
-def _read_run(folder: Path, where: str, overrides: SourceOverrides) -> ParsedRun:
+def _read_run(folder: Path, description: str, overrides: SourceOverrides) -> ParsedRun:
     config = read_json(folder / "config.json")
     metrics = _read_optional(folder / "metrics.json")
     info = _read_optional(folder / "info.json")
@@ -62,7 +62,7 @@ def _read_run(folder: Path, where: str, overrides: SourceOverrides) -> ParsedRun
     env, map_name = _read_task(config)
     flat = pd.json_normalize(config).iloc[0].to_dict()
     return ParsedRun(
-        where=where,
+        description=description,
         curves=curves,
         env=env,
         map=map_name,

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import pandas as pd
 
-from app.jobs.imports.parsed_run import ParsedRun, SourceOverrides, find_first, find_seed, make_series, parse_run_name
+from app.jobs.imports.parsed_run import ParsedRun, SourceOverrides, find_first, make_series
+from app.jobs.imports.run_names import find_seed, parse_run_name
 from emtc_core.errors import ConfigError, Fault
 
 BENCHMARL_RETURNS: Final = ("eval/reward/episode_reward_mean", "eval_reward_episode_reward_mean")
@@ -72,10 +73,10 @@ def _make_run(
     folder: Path, root: Path, scalars: Scalars, settings: Mapping[str, str], overrides: SourceOverrides, number: int
 ) -> ParsedRun:
     if folder == root:
-        name = where = folder.name
+        name = description = folder.name
     else:
         name = folder.relative_to(root).as_posix()
-        where = f"{root.name}/{name}"
+        description = f"{root.name}/{name}"
     curves: Scalars = {}
     names = overrides.list_source_names(EVENT_WIN_RATES, EVENT_RETURNS) | {"length_mean": _LENGTHS}
     for column, tags in names.items():
@@ -84,10 +85,10 @@ def _make_run(
             curves[column] = scalars[tag]
     has_benchmarl_tag = any(_BENCHMARL_TAG.match(tag) for tag in scalars)
     if has_benchmarl_tag or any(tag in scalars for tag in BENCHMARL_RETURNS):
-        curves = _convert_iterations(curves, scalars, folder, where)
+        curves = _convert_iterations(curves, scalars, folder, description)
     if "algorithm_name" in settings:
         return ParsedRun(
-            where=where,
+            description=description,
             curves=curves,
             env=settings.get("environment_name"),
             map=settings.get("task_name"),
@@ -97,7 +98,7 @@ def _make_run(
     if match := _MAPPO_FOLDER.search(folder.as_posix()):
         env, map_name, algo, experiment, run_number = match.groups()
         return ParsedRun(
-            where=where,
+            description=description,
             curves=curves,
             env=env,
             map=map_name,
@@ -106,21 +107,21 @@ def _make_run(
             settings={"experiment_name": experiment},
         )
     parsed_name = parse_run_name(name, overrides)
-    seed = find_seed(where) if parsed_name.seed is None else parsed_name.seed
+    seed = find_seed(description) if parsed_name.seed is None else parsed_name.seed
     if seed is None:
         seed = -number
-    return ParsedRun(where, curves, map=parsed_name.map, algo=parsed_name.algo, seed=seed)
+    return ParsedRun(description, curves, map=parsed_name.map, algo=parsed_name.algo, seed=seed)
 
 
-def _convert_iterations(curves: Scalars, scalars: Scalars, folder: Path, where: str) -> Scalars:
+def _convert_iterations(curves: Scalars, scalars: Scalars, folder: Path, description: str) -> Scalars:
     """Replace BenchMARL's iterations by env steps. Evaluations of iterations without env steps are left out."""
     tag = find_first(BENCHMARL_STEPS, scalars)
     if tag is None:
         files = [*folder.glob("*.json"), *folder.parent.glob("*.json"), *folder.parent.parent.glob("*.json")]
         name = files[0] if files else "the JSON file of the experiment"
         raise ConfigError(
-            f"{where} counts iterations of BenchMARL, and has no {BENCHMARL_STEPS[1]} to convert them to env steps. "
-            f"Import {name} with --format marl-eval."
+            f"{description} counts iterations of BenchMARL, and has no {BENCHMARL_STEPS[1]} to convert them to env "
+            f"steps. Import {name} with --format marl-eval."
         )
     env_steps = dict(scalars[tag].items())  # iteration → env steps
     converted: Scalars = {}

@@ -16,7 +16,7 @@ from uuid import uuid4
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.analysis.format import escape_markdown
+from app.analysis.format import escape_markdown, write_minus_signs
 from app.analysis.provenance import describe_runs
 from app.analysis.quantities import AUTO, RateName
 from app.figures.figure import FigureKind
@@ -60,6 +60,7 @@ def show_export(
     sources: Sequence[str] = (),
     label: str = "Export",
     help: str | None = None,
+    show_more: Callable[[], None] | None = None,
 ) -> None:
     """Draw a download button for each format; a file is made when its button is pressed.
 
@@ -70,12 +71,15 @@ def show_export(
         sources: Descriptions of the runs, which the file contains.
         label: Text of the button that opens the box.
         help: Tooltip of this button.
+        show_more: Draws more content at the end of the box, for example a command.
     """
     export = _show_box(label, figure, icon=":material/download:", key=f"{key}-export", help=help)
     if not export.is_opened:
         return
     with export.container, messages.guarded():
         _show_downloads(figure() if callable(figure) else figure, key, stem, sources)
+        if show_more is not None:
+            show_more()
 
 
 def _show_box(label: str, figure: Figure | Callable[[], Figure], **options: Any) -> box.Box:
@@ -255,7 +259,7 @@ def show_figure(figure: AnyFigure, *, key: str, x_name: str = "", panel_height: 
         mode: Mode = "dark" if st.context.theme.type == "dark" else "light"
         plot = to_plotly(figure, mode=mode).update_layout(title=None, margin={"t": 40})
         st.plotly_chart(plot, key=key, theme=None, config={"displayModeBar": False})
-    st.caption(escape_markdown(figure.caption))
+    st.caption(escape_markdown(write_minus_signs(figure.caption)))
 
 
 def show_more_figures(page: str, runs: Sequence[RunRow], *, rate: RateName = AUTO) -> None:
