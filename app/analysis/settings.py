@@ -13,9 +13,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 from emtc_core.config.base import IMPORTED, MEMORY_ALGO_PREFIXES
-from emtc_core.config.plugin_settings import PLUGIN, find_owner, list_plugin_fields
+from emtc_core.config.plugin_settings import PLUGIN, PLUGIN_SETTINGS, find_owner, list_plugin_fields, split_names
 from emtc_core.config.resolve import Value, flatten, resolve
 from emtc_core.config.run import RunConfig, list_algos, split_algo
+from emtc_core.envs.registry import ADAPTERS
 from emtc_core.errors import ConfigError
 from storage.runs.rows import imported_label
 
@@ -177,6 +178,31 @@ def is_read(key: str, algo: str) -> bool:
     if section == PLUGIN:
         return rest.partition(".")[0] == split_algo(algo)[1]
     return section in list_sections(algo)
+
+
+def has_effect(key: str, settings: Settings) -> bool:
+    """Return whether the environment, the algorithm or a plug-in of a run reads a setting.
+
+    True for a key of no section, and for an algorithm that is not installed.
+
+    Args:
+        key: Key of the setting.
+        settings: The flat settings of the run: algorithm, environment, and the settings that name plug-ins.
+    """
+    algo = str(settings.get("algo"))
+    env = settings.get("env.name")
+    section, _, rest = key.partition(".")
+    if not rest or key in TASK_KEYS or algo not in list_algos():
+        return True
+    sections = list_sections(algo)
+    if owner := find_owner(key):  # the plug-in that declares the setting
+        named_plugins = [name for setting in PLUGIN_SETTINGS for name in split_names(str(settings.get(setting, "")))]
+        return owner in (env, split_algo(algo)[1], *named_plugins) and section in ("env", PLUGIN, *sections)
+    if section == "env":
+        # A plug-in environment has no adapter. It uses the settings of PettingZoo, too.
+        groups_in_use = (env,) if env in ADAPTERS else (env, "pettingzoo")
+        return rest.partition(".")[0] in groups_in_use
+    return section not in _SECTIONS or section in sections
 
 
 def learning_settings(settings: Settings) -> dict[str, Value]:

@@ -16,6 +16,8 @@ from emtc_core.config.run import PRESETS, RunConfig, list_algos
 from emtc_core.config.values import format_argument, parse_count
 from emtc_core.envs.registry import IMPORTED_BY_MAP
 from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, Fault, describe_fault
+from storage.runs.changes import make_run_name
+from storage.runs.rows import RunRow
 
 PRESET: Final = "preset"
 ALGO: Final = "algo"
@@ -231,6 +233,23 @@ def make_texts(stored: Mapping[str, object], *, name: str = "") -> dict[str, str
     return texts | {key: format_argument(settings[key]) for key in find_changed_settings(settings)}
 
 
+def make_clone_texts(run: RunRow, *, seed: int | None = None) -> dict[str, str]:
+    """Return the texts that request a stored run again, with another seed if `seed` is set.
+
+    An automatic name (of a single run or of a run of a sweep) is left out, so that the new run gets one that fits its
+    values. Any other name is kept, after "Clone of" or with the new seed.
+    """
+    has_automatic_name = run.sweep_id is not None or run.name == make_run_name(run.config)
+    name = "" if has_automatic_name else f"Clone of {run.name.removeprefix('Clone of ')}"
+    if seed is None:
+        return make_texts(run.config, name=name)
+    if name:
+        former_end = f"seed {run.seed}"
+        start = run.name.removesuffix(former_end) if run.name.endswith(former_end) else f"{run.name}, "
+        name = f"{start}seed {seed}"
+    return make_texts(run.config, name=name) | {SEEDS: str(seed)}
+
+
 def resolve_defaults(settings: Mapping[str, Value]) -> dict[str, Value]:
     """Return the default of every setting for a run's task, length and preset.
 
@@ -269,6 +288,24 @@ def write_command(texts: Texts) -> str:
         if key in texts:
             words += ["--set", f"{key}={texts[key]}"]
     return " ".join(map(shlex.quote, words))
+
+
+def break_lines(command: str, *, max_width: int = 56) -> str:
+    """Break a command for a shell into lines, between two options and never between an option and its value.
+
+    Args:
+        command: A command of `write_command`: two words, then pairs of an option and its value.
+        max_width: Width of a line [characters]. A longer option has its own line.
+    """
+    words = shlex.split(command)
+    lines = [shlex.join(words[:2])]
+    for pair in zip(words[2::2], words[3::2], strict=True):
+        option = shlex.join(pair)
+        if len(lines[-1]) + 1 + len(option) <= max_width:
+            lines[-1] += f" {option}"
+        else:
+            lines.append(f"  {option}")
+    return " \\\n".join(lines)
 
 
 def _read_choices(texts: Texts, maps: Mapping[str, Sequence[str]], faults: dict[str, Fault]) -> dict[str, str]:

@@ -42,7 +42,6 @@ from app.figures.run_charts import (
     draw_metrics,
     draw_outcomes,
 )
-from app.figures.theme import RED_GREEN
 from app.notebook.export import NOTEBOOK_FORMATS, export_entries, make_recipe
 from app.notebook.markdown import sanitize, to_html
 from app.notebook.view import (
@@ -69,6 +68,8 @@ from storage.runs.removal import remove_run
 from storage.runs.rows import find_run
 from tests.pages.seed import seed_run
 
+COLORS = ("#a50026", "#ffffbf", "#006837")
+"""A color scale other than the default."""
 HOSTILE = (
     "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
@@ -288,7 +289,7 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         return draw_trajectory(title="Episode", reward=episode.reward, **known)
 
     whole = compute_pca(snapshot.embedding)
-    chosen = {"lasso": "-1,-1;2,-1;2,2;-1,2", "ranges": "t:3:20", "drawn": 90, "scale": list(RED_GREEN)}
+    chosen = {"lasso": "-1,-1;2,-1;2,2;-1,2", "ranges": "t:3:20", "drawn": 90, "scale": list(COLORS)}
     choice = NodeSelection.parse(chosen["lasso"], chosen["ranges"])
     kept = choice.mask(snapshot, whole.coordinates)
 
@@ -297,7 +298,7 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         some = some[kept[some]]
         labels = {"x_label": drawn.x_label, "y_label": drawn.y_label}
         places = drawn.coordinates[some]
-        return draw_memory(snapshot, some, places, quantity="beta", colors=RED_GREEN, **labels, **texts)
+        return draw_memory(snapshot, some, places, quantity="beta", colors=COLORS, **labels, **texts)
 
     def draw_pair() -> Chart:
         row = find_run(db, run_id)

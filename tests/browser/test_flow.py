@@ -209,7 +209,7 @@ def test_a_selection_is_counted_as_the_database_counts_and_its_address_recalls_i
 def test_two_maps_of_a_run_share_pointer_selection_and_colour(page, seeded):
     url, run_id, db = seeded
     last = int(list_snapshots(db, run_id)["id"].iloc[-1])
-    page.goto(f"{url}/memory?run={run_id}&two=true&b_method=Axes&b_snap={last}")
+    page.goto(f"{url}/memory?run={run_id}&two=true&b_snap={last}")
     left, right = (page.locator(".atlas[data-ready]").nth(place) for place in (0, 1))
     right.wait_for()
     counted = "node => Number(node.dataset.chosen)"

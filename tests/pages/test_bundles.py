@@ -169,6 +169,8 @@ def test_every_page_marks_a_bundle_as_read_only_and_disables_its_actions(own, op
     assert not app.error
     assert "**Read-only: study\\.emtc.**" in said(app)
     assert app.query_params["from"] in (opened.key, [opened.key])
+    links = [link.proto.query_string for link in app.sidebar.get("page_link")]
+    assert {f"from={opened.key}" in query for query in links} == {True}, "links keep the bundle"
     acting = {button.label for button in app.button if not button.disabled}
     assert not acting & {
         "Start the demo run", "Start", "Start the sweep", "Pin to notebook", "Back up", "Vacuum", "Mark all as read",
@@ -202,7 +204,7 @@ def test_runs_of_a_bundle_are_compared_as_separate_lines(own, opened):
     assert not app.error
     text = said(app).replace("\\", "")
     assert "emtc open FILE --import" in text, "a command reads one database"
-    assert "Evaluated runs that match: 4. Each table lists the runs that it leaves out. Runs of study.emtc: 5." in text
+    assert "Evaluated runs that match: 4. Runs of study.emtc: 5." in text
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
     assert rows[1:5] == ["EMTC(QPLEX)", "EMTC(QPLEX), from study.emtc", "QMIX", "QMIX, from study.emtc"]
 

@@ -71,9 +71,9 @@ async function applyData(self, meta) {
   const colorKey = findColumn(meta, color) ? color : meta.columns[1].key
   const [x, y] = await Promise.all([loadColumn(meta.x), loadColumn(meta.y), loadMissingColumns(meta, columns, extents, ["slot", colorKey, ...Object.keys(filters)])])
   if (self.pendingMeta !== meta) return
-  const { palette, polygon, camera } = useView ? meta.view : { ...self, camera: self.view }
+  const { polygon, camera } = useView ? meta.view : { polygon: self.polygon, camera: self.view }
   const otherPlane = !useView && meta.kind !== self.meta.kind
-  Object.assign(self, { meta, x, y, columns, extents, palette, color: colorKey, hover: -1, echo: -1, linked: null, grid: makeGrid(x, y), filters: { ...filters } })
+  Object.assign(self, { meta, x, y, columns, extents, color: colorKey, hover: -1, echo: -1, linked: null, grid: makeGrid(x, y), filters: { ...filters } })
   Object.assign(self, otherPlane ? { view: null, polygon: null } : { view: camera, polygon })
   if (!isSameSnapshot) self.histograms = {}
   self.chosen = computeMask(self.grid, columns, self.filters, self.polygon)
@@ -127,16 +127,17 @@ function recolorPoints(self) {
   self.quantity = findColumn(self.meta, self.color)
   chooseColors(self)
   self.inks = computeInks(self.grid, self.columns[self.color], self.quantity)
-  self.nColored = self.quantity.noEffect === null ? null : countColored(self.inks)
+  self.nColored = countColored(self.inks)
+  fillLegend(self)
   self.draw()
   updateStatus(self)
 }
 
 // Choose the color scale for the quantity and the theme.
 function chooseColors(self) {
-  const { lut, darkLut } = self.meta.palettes[self.palette]
+  const { lut, darkLut, binaryColors } = self.meta
   self.dark = isDark(self.root)
-  self.lut = self.quantity.binary && self.palette === self.meta.defaultPalette ? self.meta.binaryColors : self.dark ? darkLut : lut
+  self.lut = self.quantity.binary ? binaryColors : self.dark ? darkLut : lut
   self.packed = packColors(self.lut)
 }
 
@@ -163,6 +164,7 @@ function drawAll(self) {
   self.scales = makeScales(self, over.width, height)
   if (self.dark !== isDark(self.root)) { // the theme has changed
     chooseColors(self)
+    fillLegend(self)
     self.stale = true
   }
   if (self.stale || moved) {
@@ -184,7 +186,6 @@ function drawOverlay(self, { ctx, width, height }) {
   self.mark.traces.forEach((trace) => drawTrace(self, ctx, theme, trace))
   for (const place of self.mark.near || []) drawRing(self, ctx, theme, place, 1.2, 6)
   drawNames(self, ctx, theme)
-  drawScale(self, ctx, theme)
   drawRing(self, ctx, theme, self.mark.at, 3)
   drawRing(self, ctx, { ...theme, text: theme.primary }, self.mark.hint, 3, 15)
   if (self.echo >= 0) drawRing(self, ctx, theme, [self.x[self.echo], self.y[self.echo]], 1.5)
@@ -251,7 +252,7 @@ function sendView(self) {
   self.viewTimer = setTimeout(() => {
     const { x, y, span, whole } = self.view
     const camera = whole ? "" : [x, y, span].map((v) => +v.toPrecision(7)).join(",")
-    dispatch(self, "view", { color: self.color, palette: self.palette, camera })
+    dispatch(self, "view", { color: self.color, camera })
   }, QUIET_MS)
 }
 
@@ -278,7 +279,7 @@ function shareSelection(self) {
 }
 
 // Apply a change of another map of the group, as far as it is meaningful for this map.
-function applyShared(self, { run, kind, view, color, palette, hover, filters, slots }) {
+function applyShared(self, { run, kind, view, color, hover, filters, slots }) {
   const same = run === self.meta.run
   if (view && same && kind === self.meta.kind) {
     self.view = { ...view }
@@ -293,10 +294,9 @@ function applyShared(self, { run, kind, view, color, palette, hover, filters, sl
     self.filters = same ? {} : { ...filters }
     updateSelection(self, { quiet: true, linked: same ? slots : null })
   }
-  if (color || palette) {
-    loadColumns(self, [color || self.color]).then(() => {
-      self.color = color || self.color
-      self.palette = palette || self.palette
+  if (color) {
+    loadColumns(self, [color]).then(() => {
+      self.color = color
       recolorPoints(self)
       fillControls(self)
     })

@@ -101,6 +101,11 @@ def count_lists() -> int:
     return sum(parameter.is_in_url for parameter in (_VISIBILITY, *_FIELDS.values()))
 
 
+def is_any_set() -> bool:
+    """Return whether the URL has a search or a value of one of the lists."""
+    return any(parameter.is_in_url for parameter in (_SEARCH, *LIST_PARAMETERS))
+
+
 def describe(run_filter: RunFilter) -> str:
     """Write the selected values of the lists in one line; empty if none is selected."""
     values_by_name = {
