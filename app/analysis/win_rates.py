@@ -90,7 +90,7 @@ def tabulate_falls(curves: Curves, aggregation: Aggregation | None = None) -> Ta
         f"Falls and later evaluations are counted per seed; a cell is the {aggregation}. n is the number of seeds; "
         f"only those that reached {HIGH_WIN_RATE:g} are averaged."
     )
-    caption = " ".join(filter(None, (curves.budget_note, definition, curves.measure.note, rule)))
+    caption = " ".join(filter(None, (definition, curves.budget_note, curves.measure.note, rule)))
     if aggregation.band == "ci":
         caption += f" Only falls [%] has an interval: {aggregation.name_band(is_fraction=True)}."
     if curves.unfinished:

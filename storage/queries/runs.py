@@ -154,6 +154,16 @@ def get_rows(db: Database, run_ids: Sequence[str]) -> list[RunRow]:
     return [rows[run_id] for run_id in dict.fromkeys(run_ids) if run_id in rows]
 
 
+def read_training_s(db: Database, run_ids: Sequence[str]) -> dict[str, float]:
+    """How long have these runs trained, without pauses [s]? Run id → time, without runs that were not started."""
+    seconds: dict[str, float] = {}
+    with db.read() as connection:
+        for part in in_parts(run_ids):
+            columns = select(Run.id, Run.started_at, Run.ended_at, Run.heartbeat_at)
+            seconds |= measure_training_s(connection, connection.execute(columns.where(Run.id.in_(part))).all())
+    return seconds
+
+
 def find_unused_seed(db: Database, run: RunRow) -> int:
     """Which is the smallest seed from 1 that no run with the other settings of this run has?
 

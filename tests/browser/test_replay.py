@@ -8,7 +8,7 @@ import pytest
 from PIL import ImageColor
 
 from app.figures.named.trajectories import draw_trajectory
-from app.figures.theme import NEUTRAL
+from app.figures.theme import NEUTRAL_COLOR
 from app.replay.files import make_page
 from app.replay.replay import EpisodeView, make_side
 from emtc_core.config.train import EnvConfig
@@ -249,7 +249,7 @@ def test_football_and_smax_are_played_too(page, tmp_path: Path):
         field = page.locator(".playback .field").nth(number)
         field.wait_for()
         wait_until(page, lambda field=field: not field.evaluate(IS_BLANK), "a field with its units")
-    ball = page.locator(".playback .field").first.evaluate(COUNT_PIXELS, list(ImageColor.getrgb(NEUTRAL)))
+    ball = page.locator(".playback .field").first.evaluate(COUNT_PIXELS, list(ImageColor.getrgb(NEUTRAL_COLOR)))
     assert ball > 10, "the ball is above the player"
 
 

@@ -230,7 +230,10 @@ def compare_and_export(at: Walk) -> None:
         page.get_by_text("Evaluated runs that match: 3").wait_for()
         wait_until(
             page,
-            lambda: page.locator(".legend button").all_inner_texts() == ["EMTC(QPLEX) (n = 3)"],
+            lambda: (
+                [text.split()[:2] for text in page.locator(".run-list .group").all_inner_texts()]
+                == [["EMTC(QPLEX)", "3"]]
+            ),
             "one line of three",
         )
         page.get_by_role("tab", name="Win rates").wait_for()

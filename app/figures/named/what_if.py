@@ -33,7 +33,7 @@ from app.figures.figure import FigureKind, StoredRuns, TableKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel, Values
 from app.figures.named.memory_map import MapOptions, compute_coordinates, get_selected_snapshot, read_selection
 from app.figures.options import Option, Options
-from app.figures.theme import BETA, DELTA_MEM
+from app.figures.theme import BETA_COLOR, DELTA_MEM_COLOR
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import CLOSED_BELOW
 from storage.engine import Database
@@ -133,11 +133,11 @@ def draw_what_if(result: WhatIfResult, *, run: str, env_step: int) -> Chart:
     panels = []
     for compared in result.sets:
         recorded, recomputed = compared.recorded, compared.recomputed
-        beta = _draw_sorted(recorded.beta, recomputed.beta, BETA, x, descending=False)
+        beta = _draw_sorted(recorded.beta, recomputed.beta, BETA_COLOR, x, descending=False)
         panels.append(Panel(f"β of {compared.name}", "fraction", beta, range=(-0.03, 1.03)))
         has_new_errors = recomputed.delta_mem is not recorded.delta_mem  # a change of τ alone keeps the array
         if has_new_errors:
-            error = _draw_sorted(recorded.delta_mem, recomputed.delta_mem, DELTA_MEM, x, descending=True)
+            error = _draw_sorted(recorded.delta_mem, recomputed.delta_mem, DELTA_MEM_COLOR, x, descending=True)
             panels.append(Panel(f"Δ_mem of {compared.name}", "return", error, from_zero=True))
     caption = (
         f"{describe_change(result)} Dashed: recorded; solid: recomputed from the recorded data with the same "

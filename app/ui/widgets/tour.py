@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 NOTHING_TO_SHOW = (
     "No run has both a gate and a snapshot of its memory yet. Start the demo run: it has both within a minute."
 )
-_NO_SNAPSHOT = " There is no snapshot of the memory yet: wait on Live for the first one, or start the demo run on Home."
+_NO_SNAPSHOT = (
+    " There is no snapshot of the memory yet: wait on Live for the first one, or start the demo run on Guide."
+)
 _MEMORY_MAP = ".st-key-atlas"
 """CSS selector of the map of nodes on the page Memory."""
 _MAX_RUNS = 50
@@ -121,7 +123,7 @@ def _describe_gate(run: RunRow) -> str:
     will_have_gate = run.live_status not in ENDED_STATUSES and not is_gate_off(run.config)
     if not will_have_gate and run_data.get_gate_verdict(run.id, run.live_status).gate is None:
         return (
-            "This run has no gate, or it ended before the gate was measured. *Take the tour* on Home finds a run with "
+            "This run has no gate, or it ended before the gate was measured. *Take the tour* on Guide finds a run with "
             "a gate."
         )
     return (
