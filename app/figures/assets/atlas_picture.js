@@ -180,41 +180,41 @@ function drawAxes(self, ctx, theme, width, height) {
   ctx.restore()
 }
 
-// Draw the path of an episode. `places` has one point per step, null if the node is not on the map. The width of the
+// Draw the path of an episode. `points` has one point per step, null if the node is not on the map. The width of the
 // line shows the gate β. Labels: every tenth step, and the steps with the largest errors.
-function drawTrace(self, ctx, theme, { places, beta, delta_mem, jumps, color }) {
+function drawPath(self, ctx, theme, { points, beta, delta_mem, jumps, color }) {
   const { sx, sy } = self.scales
-  if (!places.some(Boolean)) return
+  if (!points.some(Boolean)) return
   const ink = color || theme.text
   ctx.lineJoin = ctx.lineCap = "round"
   for (const [style, extra] of [[theme.background, 2.8], [ink, 0]]) {
     ctx.strokeStyle = style
-    for (let t = 1; t < places.length; t += 1) {
-      if (!places[t] || !places[t - 1]) continue
+    for (let t = 1; t < points.length; t += 1) {
+      if (!points[t] || !points[t - 1]) continue
       ctx.lineWidth = 0.8 + 2.4 * (beta?.[t - 1] ?? 0.5) + extra
       ctx.beginPath()
-      ctx.moveTo(sx(places[t - 1][0]), sy(places[t - 1][1]))
-      ctx.lineTo(sx(places[t][0]), sy(places[t][1]))
+      ctx.moveTo(sx(points[t - 1][0]), sy(points[t - 1][1]))
+      ctx.lineTo(sx(points[t][0]), sy(points[t][1]))
       ctx.stroke()
     }
   }
   const named = new Set()
-  places.forEach((place, t) => {
-    if (place && t % self.mark.every === 0) dot(ctx, theme, sx(place[0]), sy(place[1]), 4, ink)
+  points.forEach((place, t) => {
+    if (place && t % self.mark.stepsPerMark === 0) dot(ctx, theme, sx(place[0]), sy(place[1]), 4, ink)
   })
   for (const t of jumps) {
-    if (!places[t]) continue
+    if (!points[t]) continue
     named.add(t)
-    dot(ctx, theme, sx(places[t][0]), sy(places[t][1]), 4, ink)
-    write(`t ${t}, Δ_mem ${formatNumber(delta_mem[t])}`, places[t])
+    dot(ctx, theme, sx(points[t][0]), sy(points[t][1]), 4, ink)
+    write(`t ${t}, Δ_mem ${formatNumber(delta_mem[t])}`, points[t])
   }
-  places.forEach((place, t) => {
-    if (place && t % self.mark.every === 0 && !named.has(t)) write(`t ${t}`, place)
+  points.forEach((place, t) => {
+    if (place && t % self.mark.stepsPerMark === 0 && !named.has(t)) write(`t ${t}`, place)
   })
-  if (self.head === null) return
-  let t = Math.min(self.head, places.length - 1)
-  while (t > 0 && !places[t]) t -= 1
-  if (places[t]) dot(ctx, theme, sx(places[t][0]), sy(places[t][1]), 7, theme.primary)
+  if (self.playerStep === null) return
+  let t = Math.min(self.playerStep, points.length - 1)
+  while (t > 0 && !points[t]) t -= 1
+  if (points[t]) dot(ctx, theme, sx(points[t][0]), sy(points[t][1]), 7, theme.primary)
 
   function write(text, place) {
     ctx.font = `600 11px ${theme.font}`

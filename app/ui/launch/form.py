@@ -2,6 +2,8 @@
 
 The form is a dict, field → text, which the URL contains. A field is a choice of the form, such as the algorithm, or a
 setting by its dotted key. The texts are checked before anything is drawn, so that each fault is drawn under its field.
+
+A preset is a named set of defaults for the settings. A sweep is a group of runs that are queued together.
 """
 
 import secrets

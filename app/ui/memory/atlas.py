@@ -61,7 +61,7 @@ class EpisodePath(TypedDict):
 
     label: str
     color: NotRequired[str]
-    places: list[MapPoint | None]  # None: the node of the step is not in the snapshot
+    points: list[MapPoint | None]  # None: the node of the step is not in the snapshot
     beta: list[float | None]  # gate coefficient, the weight of the episodic incentive
     delta_mem: list[float | None]  # consistency error [return]
     jumps: list[int]  # steps with the largest delta_mem; the map labels them with t and delta_mem
@@ -190,12 +190,12 @@ def show_marks(
     data = {  # the keys are the names in atlas.js
         "channel": channel,
         "selected": selected_slot,
-        "at": selected_point,
-        "hint": suggested_point,
-        "near": list(neighbors),
-        "traces": list(paths),
-        "every": steps_per_mark,
-        "seek": path_moves_player,
+        "selectedPoint": selected_point,
+        "suggestedPoint": suggested_point,
+        "neighbors": list(neighbors),
+        "paths": list(paths),
+        "stepsPerMark": steps_per_mark,
+        "pathMovesPlayer": path_moves_player,
     }
     _marker(key=f"{channel}-marker", data=data)
 

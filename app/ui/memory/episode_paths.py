@@ -73,7 +73,7 @@ def make_path(memory_map: MemoryMap, trajectory: Trajectory, *, color: str | Non
         points = [point if np.isfinite(point).all() else None for point in coordinates.tolist()]
     path = atlas.EpisodePath(
         label=_describe(trajectory),
-        places=points,
+        points=points,
         beta=_replace_nan(trajectory.beta),
         delta_mem=_replace_nan(trajectory.delta_mem),
         jumps=[] if trajectory.delta_mem is None else largest_errors(trajectory.delta_mem, MAX_LABELED_ERRORS).tolist(),

@@ -3,6 +3,9 @@
 A node is one stored state of the episodic memory. A snapshot contains all nodes at one env step, or a sample of them. A
 map shows each node of a snapshot at two coordinates, which a projection computes from the embedding of the node. t-SNE
 and UMAP compute the coordinates of some nodes, the landmarks, and place the other nodes between them.
+
+A pin stores a figure of the page in the notebook, with the values from which it can be made again. A bundle is a file
+with exported runs; a thin bundle has no snapshots.
 """
 
 from collections.abc import Sequence

@@ -340,7 +340,7 @@ def _show_map(run: RunRow, replay: Replay, second: Replay | None = None) -> None
             steps_per_mark=episode_paths.STEPS_PER_MARK,
             path_moves_player=True,
         )
-        has_points = any(point for path in paths for point in path["places"])
+        has_points = any(point for path in paths for point in path["points"])
         if not has_points:
             # `whole` is set only if the snapshot is a sample of the memory
             source = "this snapshot" if memory_map.snapshot.whole is None else "this sample of the memory"

@@ -1,6 +1,8 @@
 """The page Overview: what was trained, with which settings, code and machine, how to repeat it, and the user's note.
 
-At the end, the use of the machine over time: processor, memory and GPU.
+At the end, the use of the machine over time: processor, memory and GPU. A preset is a named set of defaults for the
+settings; a clone is a new run with the settings of this one. Runs that another program trained are imported: the
+database has only their curves, so they cannot be cloned.
 """
 
 from dataclasses import replace
