@@ -52,7 +52,7 @@ class Variant:
     """The preset and the changed settings of `train` that all compared runs share. Captions contain them instead."""
 
     @property
-    def changed(self) -> str:
+    def changes_text(self) -> str:
         """Settings in the name, without the preset: "gate.enabled = false"; empty for the plain algorithm."""
         return _write_changes(
             {key: value for key, value in self.changes.items() if key != "preset" and key not in self.shared}
@@ -67,7 +67,7 @@ class Variant:
         """
         if IMPORTED in self.changes:
             return write_method(self.algo, self.changes), IMPORTED
-        return self.algo, self.changed
+        return self.algo, self.changes_text
 
     @property
     def label(self) -> str:
