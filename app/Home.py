@@ -23,35 +23,38 @@ def show_page() -> None:
     """Draw the page that the URL names."""
     # Imported here, not above: these modules define Streamlit caches, which need the running server.
     from app.figures.assets import read_asset
-    from app.navigation import HOME, NAVIGATION, find_name, get_path
+    from app.navigation import HOME, PAGES, find_name, get_path
     from app.ui import data, garbage, login, messages, page_url, server_warmup
-    from app.ui.widgets import bundle_banner, files, run_picker
+    from app.ui.widgets import bundle_banner, files, run_picker, sidebar_links
 
     st.set_page_config(page_title="EMTC Lab", page_icon=ICON, layout="wide", initial_sidebar_state=SIDEBAR_WIDTH)
-    st.html(f"<style>{read_asset('page.css')}</style>")
+    style, script = read_asset("page.css"), read_asset("page.js")
+    with st.container(key="page_script"):
+        st.html(f"<style>{style}</style><script>{script}</script>", unsafe_allow_javascript=True)
     login.require_login()
+    unknown_path = page_url.take_unknown_path()
     page = st.navigation(
-        {
-            section: [
-                st.Page(
-                    f"../pages/{entry.name}.py",
-                    title=entry.title,
-                    icon=entry.icon,
-                    url_path=get_path(entry.name) or None,
-                    default=entry.name == HOME,
-                )
-                for entry in entries
-            ]
-            for section, entries in NAVIGATION.items()
-        },
-        expanded=True,  # Streamlit folds a navigation of more than twelve pages
+        [
+            st.Page(
+                f"../pages/{entry.name}.py",
+                title=entry.title,
+                icon=entry.icon,
+                url_path=get_path(entry.name) or None,
+                default=entry.name == HOME,
+            )
+            for entry in PAGES.values()
+        ],
+        position="hidden",  # `sidebar_links` draws the links
     )
-    page_name = find_name(page.url_path)
+    page_name = find_name(page.url_path) or HOME
     page_url.begin_page(page_name)
+    if unknown_path is not None:
+        page_url.report_unknown_path(unknown_path)
     try:
         bundle_banner.select_bundle()  # a bundle is a file with exported runs, opened read-only instead of the database
         data.database().check_file()  # raises also if the database cannot be opened
         run_picker.show(page_name)
+        sidebar_links.show()
     except Exception as exc:  # top-level exception handler, also for data that cannot be read
         messages.error(exc)
         st.markdown("Set the environment variable `EMTC_DB` to another database and restart the app.")

@@ -3,9 +3,10 @@
 import streamlit as st
 
 from app.ui import data, disk, messages
+from app.ui.widgets import page_tabs
 from storage.maintenance.sizes import measure_sizes
 
-st.title("Storage")
+page_tabs.show()
 st.markdown(
     "Recorded data is kept until you remove it. Thinning removes the large data of a run and keeps its curves. "
     "To delete a whole run, select it on Home."

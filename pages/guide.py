@@ -1,9 +1,8 @@
 """Guide: how do I use the program, and what does a term mean?"""
 
-import streamlit as st
-
 from app.ui import guide, messages
+from app.ui.widgets import page_tabs
 
-st.title("Guide")
+page_tabs.show()
 with messages.guarded():
     guide.show()

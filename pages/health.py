@@ -1,10 +1,9 @@
 """Health: which runs need attention, and what is missing on this machine?"""
 
-import streamlit as st
-
 from app.ui import health, messages
+from app.ui.widgets import page_tabs
 
-st.title("Health")
+page_tabs.show()
 with messages.guarded():
     health.show()
 with messages.guarded():

@@ -5,10 +5,11 @@ import streamlit as st
 from app.ui import messages
 from app.ui.method import options, text
 from app.ui.page_state import Choice
+from app.ui.widgets import page_tabs
 
 TAB = Choice("part", "method")
 
-st.title("Method")
+page_tabs.show()
 (
     equations_tab,
     settings_tab,

@@ -10,7 +10,7 @@ By default the database is opened read-only, so a running trainer is not affecte
 (`storage.models`). Functions that take a `Database` accept an `OpenDatabase` as well.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -31,6 +31,7 @@ from storage.frames import FrameField, make_frame
 from storage.models import RUN_TABLE_COLUMNS
 from storage.queries.curves import metric_names, policy_evaluations
 from storage.queries.episodes import Trajectory, get_playback, get_trajectory
+from storage.queries.final_rates import FinalRate, read_final_rates
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.queries.run_search import RunFilter, matching_ids
 from storage.queries.runs import get_rows
@@ -90,14 +91,17 @@ class OpenDatabase(Database):
 
         Returns:
             One row per run with the columns of `runs`; units as in `models.py` [unit varies]. `status` is the stored
-            status, `live_status` the one that pages show (see `storage.runs.status`).
+            status, `live_status` the one that pages show (see `storage.runs.status`). `final_rate` (fraction) is the
+            final win rate, and `final_rate_episodes` the episodes that it counts, robust or greedy (see
+            `storage.queries.final_rates`).
 
         Raises:
             ConfigError: If the search is invalid.
         """
         text, conditions = (where, ()) if isinstance(where, str) else ("", tuple(where))
         run_filter = RunFilter(text=text, where=conditions, visibility="archived" if archived else "open")
-        return _make_run_frame(get_rows(self, matching_ids(self, run_filter, sort="-created")))
+        run_ids = matching_ids(self, run_filter, sort="-created")
+        return _make_run_frame(get_rows(self, run_ids), read_final_rates(self, run_ids))
 
     def run(self, run_id: str) -> "RecordedRun":
         """Get a run by its id, or by the start of its id.
@@ -447,10 +451,13 @@ class RecordedRun:
         return pd.concat(not_empty, ignore_index=True)
 
 
-def _make_run_frame(rows: Sequence[RunRow]) -> pd.DataFrame:
+def _make_run_frame(rows: Sequence[RunRow], final_rates: Mapping[str, FinalRate]) -> pd.DataFrame:
     columns = [FrameField(column.name, column.type, bool(column.nullable)) for column in _RUN_COLUMNS]
     frame = make_frame(columns, [[getattr(row, column.name) for column in columns] for row in rows])
     frame["live_status"] = pd.Series([row.live_status for row in rows], dtype="object")
+    finals = [final_rates.get(row.id) for row in rows]
+    frame["final_rate"] = pd.Series([final.rate if final else np.nan for final in finals], dtype="float64")
+    frame["final_rate_episodes"] = pd.Series([final.episodes if final else None for final in finals], dtype="object")
     return frame
 
 

@@ -125,7 +125,7 @@ class Run(Base):
     )
     win_rate: Mapped[float | None] = column(
         doc="fraction of greedy test episodes won in the last evaluation",
-        info={USE: ColumnUse("Last win rate", search="win_rate", sort="win_rate", on_home=True)},
+        info={USE: ColumnUse("Last greedy win rate", search="win_rate", sort="win_rate", on_home=True)},
     )
     return_mean: Mapped[float | None] = column(
         doc="mean return of the last evaluation [env return]",

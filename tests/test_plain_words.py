@@ -33,6 +33,7 @@ VERBS = ("say", "tell", "why", "doubt", "hint", "quote")
 """First words of functions."""
 ALLOWED = {
     ("app/analysis/collapse.py", "tell"): "the first words of a verdict, as in significance.py",
+    ("app/analysis/study_answer.py", "tell"): 'the verdict "cannot tell", as in significance.py',
     ("app/analysis/significance.py", "tell"): 'the verdict "cannot tell" is a value in tables and in stored views',
     ("app/cli/export.py", "beside"): "the option --beside of emtc export",
     ("app/figures/named/live.py", "beside"): "the name of an option of figures, also in stored views",

@@ -1,23 +1,33 @@
 """Text of numbers, times and sizes for the screen, with units."""
 
+import re
 from datetime import UTC, datetime
 from math import floor, isfinite, log10
 
 MISSING = "–"
+_NEGATIVE = re.compile(r"(?<![\w.)=/−-])-(?=\.?\d)")
+"""The hyphen before a negative number. No match: "2026-11-21", "1e-5", "3m-2"."""
+
+
+def write_minus_signs(text: str) -> str:
+    """Replace the hyphens before negative numbers by minus signs (−), for text that people read, not for files."""
+    return _NEGATIVE.sub("−", text)
 
 
 def format_number(value: float | None, digits: int = 3) -> str:
-    """Write a number with `digits` significant digits: 0.00123, 4.57, 1,234, 2.05M."""
+    """Write a number with `digits` significant digits and a minus sign: 0.00123, −4.57, 1,234, 2.05M."""
     if value is None or not isfinite(value):
         return MISSING
     size = abs(value)
     if size >= 1e6:
-        return f"{value / 1e6:.{digits}g}M"
-    if size >= 1000:
-        return f"{value:,.0f}"
-    if value == 0:
-        return "0"
-    return f"{value:.{digits}g}" if size >= 1e-4 else f"{value:.1e}"
+        text = f"{value / 1e6:.{digits}g}M"
+    elif size >= 1000:
+        text = f"{value:,.0f}"
+    elif value == 0:
+        text = "0"
+    else:
+        text = f"{value:.{digits}g}" if size >= 1e-4 else f"{value:.1e}"
+    return write_minus_signs(text)
 
 
 def count_decimals(value: float, digits: int) -> int:
@@ -31,7 +41,7 @@ def count_decimals(value: float, digits: int) -> int:
 
 
 def format_decimals(value: float, digits: int, *, sign: str = "") -> str:
-    """Write a number with the digits after the point of `count_decimals`. `sign` is "+" or empty."""
+    """Write a number for a table or file, with the digits after the point of `count_decimals`. `sign`: "+" or empty."""
     text = f"{value:{sign}.{count_decimals(value, digits)}f}"
     is_negative_zero = text.startswith("-") and not float(text)
     return f"{0.0:{sign}.{digits}f}" if is_negative_zero else text
@@ -54,7 +64,19 @@ def format_seed_count(number: int) -> str:
 
 def format_percent(value: float | None, digits: int = 0) -> str:
     """Write a fraction as a percentage."""
-    return MISSING if value is None or not isfinite(value) else f"{format_decimals(100 * value, digits)} %"
+    if value is None or not isfinite(value):
+        return MISSING
+    return f"{write_minus_signs(format_decimals(100 * value, digits))} %"
+
+
+def format_final_rate(rate: float | None, episodes: str | None) -> str:
+    """Write a final win rate with the episodes that it counts: 46 % robust.
+
+    Args:
+        rate: Fraction; None or NaN if there is none.
+        episodes: "robust" or "greedy", see `storage.queries.final_rates`.
+    """
+    return f"{format_percent(rate)} {episodes}" if rate is not None and isfinite(rate) else MISSING
 
 
 def format_duration(seconds: float | None) -> str:

@@ -150,7 +150,8 @@ def find_rate(key: str, selected_rate: RateName) -> RateName | None:
 
     Args:
         key: Key of a quantity.
-        selected_rate: The win rate that the user has selected. It is returned for the keys `SELECTED_RATE` and `SELECTED_MU_W`.
+        selected_rate: The win rate that the user has selected. It is returned for the keys `SELECTED_RATE` and
+            `SELECTED_MU_W`.
     """
     if key not in _RATES_OF_KEYS:
         return None

@@ -67,7 +67,9 @@ class Variant:
         """
         if IMPORTED in self.changes:
             return write_method(self.algo, self.changes), IMPORTED
-        return self.algo, self.changes_text
+        preset = self.changes.get("preset")
+        is_preset_in_name = preset is not None and "preset" not in self.shared
+        return self.algo, self.changes_text or (f"preset = {write_value(preset)}" if is_preset_in_name else "")
 
     @property
     def label(self) -> str:

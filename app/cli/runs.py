@@ -30,6 +30,7 @@ from emtc_core.control import QuestionKind
 from emtc_core.errors import CommandTimeoutError, ConfigError, EmtcError, StorageError
 from storage.engine import Database, open_database
 from storage.files import run_folder
+from storage.queries.final_rates import read_final_rates
 from storage.queries.gate_state import GateState, gate_state, idle_incentives
 from storage.queries.run_search import SORTS, TABLE_COLUMNS, RunFilter, run_rows
 from storage.queries.runs import list_resumes
@@ -316,6 +317,9 @@ def _describe_run(db: Database, row: RunRow) -> dict[str, Any]:
     del description["owner_token"]
     description["gate"] = _describe_gate(gate_state(db, row.id))
     description["no_success"] = idle_incentives(db, [row.id]).get(row.id)  # why the run has no incentive
+    final = read_final_rates(db, [row.id]).get(row.id)
+    description["final_rate"] = final.rate if final else None
+    description["final_rate_episodes"] = final.episodes if final else None
     description["success_rate"] = read_last_success_rate(db, row.id)
     description["checkpoints"] = [asdict(checkpoint) for checkpoint in checkpoint_status.checkpoints]
     description["best"] = [asdict(checkpoint) for checkpoint in checkpoint_status.best]

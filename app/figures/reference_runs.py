@@ -1,16 +1,16 @@
 """Reference runs: other runs in a figure of one run, as dotted lines. Also the marks where a run was resumed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from app.figures.kinds.chart import Chart, Line, Mark
-from app.figures.theme import OKABE_ITO
+from app.figures.theme import OKABE_ITO, Style
 from storage.engine import Database
 from storage.queries.runs import list_resumes
 from storage.runs.rows import RunRow
 
-MAX_REFERENCE_RUNS = 3
+MAX_REFERENCE_RUNS = 5
 """Largest number of other runs that a figure of one run can show for reference."""
 DOTTED = (2, 3)
 """Lengths of dash and gap [px]."""
@@ -43,11 +43,22 @@ def add_reference_runs(chart: Chart, others: Mapping[str, Chart]) -> Chart:
             if not same_panels or not same_panels[0].lines:
                 continue
             main = max(same_panels[0].lines, key=lambda line: line.width)
-            color = OKABE_ITO[index % len(OKABE_ITO)]
-            lines.append(Line(name, color, main.x, main.y, dash=DOTTED, width=1.6, smoothable=main.smoothable))
+            style = _get_style(index)
+            lines.append(
+                Line(name, style.color, main.x, main.y, dash=style.dash, width=1.6, smoothable=main.smoothable)
+            )
         panels.append(replace(panel, lines=tuple(lines)))
     note = f" Dotted, for reference: {'; '.join(others)}." if others else ""
     return replace(chart, panels=tuple(panels), caption=f"{chart.caption}{note}")
+
+
+def style_reference_runs(run_ids: Sequence[str]) -> dict[str, Style]:
+    """Return the style of the lines of each reference run, in the order in which they are added to a chart."""
+    return {run_id: _get_style(index) for index, run_id in enumerate(run_ids)}
+
+
+def _get_style(index: int) -> Style:
+    return Style(OKABE_ITO[index % len(OKABE_ITO)], DOTTED)
 
 
 def name_reference_run(run: RunRow) -> str:

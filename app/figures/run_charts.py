@@ -70,7 +70,7 @@ N_SMOOTHED_INTERVALS = 10
 _FRACTION_RANGE = (-0.03, 1.03)
 """Range of the y axis of fractions. Lines at 0 and at 1 are fully visible."""
 _NARROW_RANGE = 0.2
-"""If β̄ of an ended run varies by less than this, the y axis is fitted to the values."""
+"""If β̄ varies by less than this, the y axis is fitted to the values."""
 _MIN_BAND_HEIGHT = 0.01
 """A band is visible at a point if its height is above this fraction of the range of the y values of the lines."""
 _MIN_VISIBLE_SHARE = 0.02
@@ -84,7 +84,9 @@ _BANDS = (
     "Bands: 10–90 % of the new transitions, 5–95 % of the links. A mean outside its band results from a few extreme "
     "values."
 )
-_TAU_TEXT = "τ is the temperature of the gate."
+_TAU_TEXT = (
+    "τ is the temperature of the gate, which closes where Δ_mem is near τ or above it. The logarithmic axis has no 0."
+)
 # 1 − β measures how far the gate is closed: 0 is fully open. Only its mean is drawn.
 _CLOSING_NOTE = (
     "Mean of 1 − β, which is how far the gate is closed, without bands. The logarithmic axis has no 0, so there is no "
@@ -92,6 +94,7 @@ _CLOSING_NOTE = (
 )
 ACTIVITY_PANEL: Final = "gate activity"
 POSITIVE_PANEL: Final = "Δ_mem where it is above 0"
+ERROR_PANEL: Final = "Δ̄_mem"
 BETA_PANEL: Final = "β̄"
 CLOSING_PANEL: Final = "1 − β̄"
 _ACTIVITY_TEXT: Final = (
@@ -130,9 +133,11 @@ def draw_gate_dynamics(
     run: str,
     marks: tuple[Mark, ...] = (),
     closing: bool = False,
-    ended: bool = False,
 ) -> Chart:
-    """Draw τ, and Δ̄_mem and β̄ with a band, both for new transitions and for the links in memory.
+    """Draw Δ̄_mem with τ, and β̄, both with a band, for new transitions and for the links in memory.
+
+    Δ̄_mem and τ have one unit, because β is computed from their ratio. Their axis is logarithmic: Δ̄_mem is often
+    hundreds of times smaller than τ. If β̄ varies little, its axis is fitted to the values.
 
     Args:
         stats: Statistics of the links in memory from `storage.queries.gate.gate_stats`.
@@ -142,7 +147,6 @@ def draw_gate_dynamics(
         marks: The steps at which the run was resumed.
         closing: Draw 1 − β̄ instead of β̄, on a logarithmic axis. On the axis of β̄, a gate that closes by 0.001 looks
             like a flat line.
-        ended: Whether no more points will follow. Then the axis of β̄ is fitted to the values if they are close.
     """
     x = read_float_column(stats, "env_step")
 
@@ -155,7 +159,7 @@ def draw_gate_dynamics(
     delta_lines, flat_deltas = _hide_flat_bands("Δ_mem", make_lines("delta_mem", DELTA_MEM))
     beta_lines, flat_betas = _hide_flat_bands("β", make_lines("beta", BETA))
     low, high = _find_extent(beta_lines)
-    is_fitted = ended and not closing and 0 < high - low < _NARROW_RANGE
+    is_fitted = not closing and 0 < high - low < _NARROW_RANGE
     error_text = "Consistency error Δ_mem, mean and band."
     # Caption of the panel of β̄. With `closing`, another text replaces it, and no band is drawn or described.
     beta_text = "Gate β, mean and band: 1 is open, 0 is closed."
@@ -170,18 +174,17 @@ def draw_gate_dynamics(
         beta = with_log_y_axis(replace(beta, title=CLOSING_PANEL, lines=tuple(lines)))
     elif is_fitted:
         beta_text += " The axis of β̄ is fitted to the values and does not start at 0."
-    delta_text = f"{error_text} {_SOURCES} {_BANDS}{_describe_flat_bands(flat_deltas)}"
-    tau = Line("temperature", TAU, x, read_float_column(stats, "tau"), dash=_DASHED, smoothable=False)
+    delta_text = f"{error_text} {_TAU_TEXT} {_SOURCES} {_BANDS}{_describe_flat_bands(flat_deltas)}"
+    tau = Line("τ", TAU, x, read_float_column(stats, "tau"), dash=_DASHED, width=1.5, smoothable=False)
     panels = (
-        Panel("Δ̄_mem", "return", delta_lines, from_zero=True, caption=delta_text),
+        with_log_y_axis(Panel(ERROR_PANEL, "return", (*delta_lines, tau), caption=delta_text)),
         replace(beta, caption=f"{beta_text} {_SOURCES}{beta_bands}"),
-        Panel("τ", "return", (tau,), from_zero=True, caption=_TAU_TEXT),
     )
     # The caption of the whole chart has the same sentences as the captions of the panels, but each only once.
     flat_bands = _describe_flat_bands([*flat_deltas, *flat_betas])
-    caption = f"{error_text} {beta_text} {_SOURCES} {_BANDS} {_TAU_TEXT}{flat_bands}"
+    caption = f"{error_text} {_TAU_TEXT} {beta_text} {_SOURCES} {_BANDS}{flat_bands}"
     values = "; ".join(f"{panel.title}: {panel.format_last_values()}" for panel in panels)
-    description = f"Three aligned panels over training env steps. Latest values of {values}."
+    description = f"Two aligned panels over training env steps. Latest values of {values}."
     subtitle = "one run; means over the transitions since the last row of metrics and over all stored links"
     title = f"Gate dynamics of {run}"
     return Chart("gate-dynamics", title, X_LABEL, panels, caption, description, marks, subtitle=subtitle)

@@ -117,14 +117,18 @@ _OTHER_DASHES: Final = (_DOTTED, _LONG, _SHORT, _DASHED)
 """Dashes of `OTHER_COLORS`, in turn, so that colors with similar hues have different dashes."""
 _RESERVED_MARKERS: Final[tuple[Marker, ...]] = tuple(style.marker for style in VARIANT_STYLES.values())
 _VARIANT_HUE_SHIFTS: Final = (60, 110, 155, 290)
-"""Degrees from the hue of an algorithm to the hue of a variant that is not in `VARIANT_STYLES`.
+"""Degrees from the hue of an algorithm to the hue of a variant that is not in `VARIANT_STYLES`."""
+_HUE_SHIFTS_OF_ABLATED: Final = {"emtc-qplex": (30, 170, 280, 315)}
+"""The same for algorithms with ablations in `VARIANT_STYLES`.
 
-EMTC(QPLEX) is orange. Its variants are olive, green, teal and magenta, but not the blue of QPLEX or the violet of
-EMU(QPLEX).
+The hues differ from those of the ablations. EMTC(QPLEX) is orange and its ablations are green and violet, so its other
+variants are olive, light blue, magenta and red. They also differ from the blue of QPLEX and the violet of EMU(QPLEX).
 """
 _MIN_LUMINANCE = 0.126
 _MAX_LUMINANCE = 0.295
 """Between these luminances, a variant has a contrast of at least 3:1 on the dark and on the light background."""
+_TEXT_CONTRAST = 4.6
+"""Contrast of colored text to its background. The minimum of WCAG is 4.5; rounding a color can change it a little."""
 
 
 def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
@@ -132,7 +136,8 @@ def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
 
     - An algorithm in `METHOD_STYLES` has the style given there.
     - A variant of it has the style in `VARIANT_STYLES`. If there is none, the hash of its changes selects a hue and a
-      marker. If another line has this color and marker already, the next free marker is taken.
+      marker. If another line has this color and marker already, the next hue and marker are taken: this is so if two
+      variants differ only in their training length.
     - Another algorithm has one of `OTHER_COLORS`, and a marker if it is a variant. The hash of its name and its changes
       selects them. If another line has this color already, the next free color is taken.
 
@@ -160,10 +165,15 @@ def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
 def _list_known_styles(algo: str, changes: str, key: str) -> list[Style]:
     """List the styles that an algorithm of `METHOD_STYLES` or its variant can have, the preferred one first."""
     color, dash, _ = METHOD_STYLES[algo]
-    if changes:
-        index = zlib.crc32(f"hue {changes}".encode()) % len(_VARIANT_HUE_SHIFTS)
-        color = _shift_hue(color, _VARIANT_HUE_SHIFTS[index])
-    candidates = [Style(color, dash, marker) for marker in _order_markers(changes or key)]
+    text = changes or key
+    shifts = _HUE_SHIFTS_OF_ABLATED.get(algo, _VARIANT_HUE_SHIFTS)
+    first = zlib.crc32(f"hue {text}".encode()) % len(shifts)
+    colors = [_shift_hue(color, shift) for shift in (*shifts[first:], *shifts[:first])]
+    markers = _order_markers(text)
+    # Both the color and the marker change from one candidate to the next one. 4 colors and 9 markers have no common
+    # factor, so these are all combinations.
+    n_candidates = len(colors) * len(markers)
+    candidates = [Style(colors[i % len(colors)], dash, markers[i % len(markers)]) for i in range(n_candidates)]
     if not changes:
         candidates.insert(0, Style(color, dash))
     elif (algo, changes) in VARIANT_STYLES:
@@ -212,6 +222,17 @@ def set_luminance(color: str, target: float) -> str:
         channels = [channel * target / current for channel in channels]
     encoded = [12.92 * c if c <= 0.0031308 else 1.055 * c ** (1 / 2.4) - 0.055 for c in channels]  # linear to sRGB
     return "#" + "".join(f"{round(255 * channel):02X}" for channel in encoded)
+
+
+def make_text_color(color: str, background: str) -> str:
+    """Return a darker or lighter shade of a color, in which text has a contrast of 4.5:1 to the background."""
+    paper = luminance(background) + 0.05
+    is_light = luminance(background) > 0.18
+    if is_light:
+        target = min(luminance(color), paper / _TEXT_CONTRAST - 0.05)
+    else:
+        target = max(luminance(color), paper * _TEXT_CONTRAST - 0.05)
+    return set_luminance(color, target)
 
 
 def luminance(color: str) -> float:

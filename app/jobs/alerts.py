@@ -44,6 +44,8 @@ _MIN_PROGRESS_FOR_IDLE_GATE: Final = 0.25
 _MIN_PROGRESS_FOR_NO_SUCCESS: Final = 0.5
 """Fraction of the training length before which a run without a success causes no alert: the first success is often
 late."""
+_MIN_STEPS: Final = 10_000
+"""Env steps before which an idle gate or a missing success causes no alert: a run this short tests only the setup."""
 LOW_DISK_BYTES: Final = 2_000_000_000
 _MAX_AGE: Final = timedelta(days=7)
 """Older alerts are not listed."""
@@ -162,7 +164,7 @@ def _make_alert(kind: Kind, run: RunFacts, at: datetime, sentence: str, *, event
 
 def _find_ended(run: RunFacts) -> Iterator[Alert]:
     if run.status == "finished" and run.ended_at:
-        win_rate = "" if run.win_rate is None else f" with a last win rate of {100 * run.win_rate:.0f} %"
+        win_rate = "" if run.win_rate is None else f" with a last greedy win rate of {100 * run.win_rate:.0f} %"
         yield _make_alert("finished", run, run.ended_at, f"Finished after {run.env_steps:,} steps{win_rate}.")
     if run.status == "failed" and run.ended_at and not _failed_with_nan(run):
         yield _make_alert("failed", run, run.ended_at, f"Failed: {run.error or 'see its log.'}")
@@ -213,8 +215,8 @@ def _find_no_success(run: RunFacts) -> Iterator[Alert]:
 
 
 def _has_trained(run: RunFacts, fraction: float) -> bool:
-    """Whether a running run has trained for this fraction of its length."""
-    return run.status == "running" and run.env_steps >= fraction * run.target_steps
+    """Whether a running run has trained for this fraction of its length, and for at least `_MIN_STEPS`."""
+    return run.status == "running" and run.env_steps >= max(fraction * run.target_steps, _MIN_STEPS)
 
 
 _RULES: Final[tuple[Callable[[RunFacts], Iterator[Alert]], ...]] = (

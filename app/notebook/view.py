@@ -15,7 +15,6 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from itertools import pairwise
 from typing import Any
 from urllib.parse import urlencode
 
@@ -25,8 +24,9 @@ from numpy.typing import NDArray
 from app.analysis.format import format_count, format_time
 from app.analysis.selection import NodeQuantity
 from app.figures.kinds import AnyFigure as Figure
-from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
+from app.figures.kinds.chart import Chart, Line, Mark, Panel
 from app.figures.kinds.maps import Cloud, Grid, Heatmap, Maps, Trace
+from app.figures.thinning import thin_line
 from app.navigation import PAGES, get_path
 from emtc_core import __version__
 from emtc_core.errors import EmtcError, StorageError
@@ -277,7 +277,7 @@ def thin(figure: Figure) -> tuple[Figure, str]:
         return figure, ""
     panels = []
     for panel in figure.panels:
-        lines = tuple(_thin_line(line, limit) for line in panel.lines)
+        lines = tuple(thin_line(line, limit) for line in panel.lines)
         panels.append(replace(panel, lines=lines))
     note = f"Frozen with at most {format_count(limit)} of {format_count(longest)} points per line; extremes are kept."
     return replace(figure, panels=tuple(panels)), note
@@ -293,45 +293,6 @@ def _thin_cloud(cloud: Cloud) -> tuple[Cloud, str]:
     arrays = {name: getattr(cloud, name)[indices] for name in ("x", "y", "slot", "value")}
     note = f"Frozen with {format_count(MAX_POINTS)} of the {format_count(n)} points that were shown."
     return replace(cloud, **arrays), note
-
-
-def _thin_line(line: Line, limit: int) -> Line:
-    if len(line.x) <= limit:
-        return line
-    indices = _select_extremes(line.y, limit)
-    return replace(
-        line,
-        x=line.x[indices],
-        y=line.y[indices],
-        low=None if line.low is None else line.low[indices],
-        high=None if line.high is None else line.high[indices],
-        n=line.n[indices] if isinstance(line.n, np.ndarray) else line.n,
-    )
-
-
-def _select_extremes(y: Values, limit: int) -> NDArray[np.int64]:
-    """Select at most `limit` points: both ends, and the minimum and the maximum of each section.
-
-    Args:
-        y: Values, [n].
-        limit: Maximum number of points.
-
-    Returns:
-        Ascending indices into `y`.
-    """
-    n_sections = (limit - 2) // 2  # two points per section, and the two ends
-    section_edges = np.linspace(0, len(y), n_sections + 1).astype(np.int64)
-    indices = [0, len(y) - 1]
-    for start, stop in pairwise(section_edges):
-        section = y[start:stop]
-        finite_indices = np.flatnonzero(np.isfinite(section))
-        if len(finite_indices):
-            lowest = finite_indices[section[finite_indices].argmin()]
-            highest = finite_indices[section[finite_indices].argmax()]
-            indices += [start + lowest, start + highest]
-        else:
-            indices.append(start)  # a missing value, so that the line keeps its gap
-    return np.unique(np.asarray(indices, np.int64))
 
 
 def _encode(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The Guide page: shows one page of `app/guide`, or searches all of them."""
+"""The Guide page, a tab of Learn: shows one page of `app/guide`, or searches all of them."""
 
 import re
 from collections.abc import Sequence

@@ -92,6 +92,8 @@ class LiveCurves:
 
     run_id: str
     metric_names: tuple[str, ...]
+    has_tables: bool = True
+    """Whether the evaluations and the statistics of the gate are read, too."""
     n_resumes: int = 0
     evaluations: pd.DataFrame = field(default_factory=pd.DataFrame)
     gate_stats: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -140,10 +142,11 @@ class LiveCurves:
             self.gate_stats = pd.DataFrame()
             self.metrics = pd.DataFrame()
         n_before = self.n_rows
-        new_evaluations = curves.evaluations(db, self.run_id, after=_last_step(self.evaluations))
-        self.evaluations = _append(self.evaluations, new_evaluations)
-        new_gate_stats = gate.gate_stats(db, self.run_id, after=_last_step(self.gate_stats))
-        self.gate_stats = _append(self.gate_stats, new_gate_stats)
+        if self.has_tables:
+            new_evaluations = curves.evaluations(db, self.run_id, after=_last_step(self.evaluations))
+            self.evaluations = _append(self.evaluations, new_evaluations)
+            new_gate_stats = gate.gate_stats(db, self.run_id, after=_last_step(self.gate_stats))
+            self.gate_stats = _append(self.gate_stats, new_gate_stats)
         for names in _split_by_source(self.metric_names):
             new_points = curves.metric_points(db, self.run_id, names, after=self._last_step_of(names))
             self.metrics = _append(self.metrics, new_points)
@@ -192,17 +195,18 @@ class LiveCurves:
         return _last_step(self.metrics.loc[self.metrics["name"].isin(names), :]) if len(self.metrics) else 0
 
 
-def get_session_curves(run_id: str, metric_names: Sequence[str], *, key: str) -> LiveCurves:
+def get_session_curves(run_id: str, metric_names: Sequence[str], *, key: str, has_tables: bool = True) -> LiveCurves:
     """Return the curves of a run that this session has read so far.
 
     Args:
         run_id: The run.
         metric_names: The metrics to read.
         key: Key of Streamlit's session state. It stores the curves of one run at a time.
+        has_tables: Whether the evaluations and the statistics of the gate are read, too.
     """
     session_curves = st.session_state.get(key)
     if session_curves is None or session_curves.run_id != run_id:
-        session_curves = LiveCurves(run_id, tuple(metric_names))
+        session_curves = LiveCurves(run_id, tuple(metric_names), has_tables)
         st.session_state[key] = session_curves
     return session_curves
 

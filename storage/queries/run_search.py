@@ -30,6 +30,7 @@ from storage.column_types import get_use, name_type
 from storage.engine import Database
 from storage.frames import Statement, in_parts
 from storage.models import RUN_TABLE_COLUMNS, Run
+from storage.queries.final_rates import FINAL_RATE_LABEL, select_final_rate, select_final_rate_episodes
 from storage.queries.runs import LISTED_COLUMNS, make_listed_frame, read_listed_rows
 from storage.queries.search_terms import SEARCH_KEYS, SearchContext, Sql, make_condition, parse_condition, parse_text
 from storage.runs.rows import read_live_status
@@ -71,6 +72,7 @@ def _sort_by(column: Column[Any]) -> Sort:
 SORTS: Final[dict[str, Sort]] = {
     "status": Sort("Status", SEARCH_KEYS["status"].make_sql),
     **{get_use(column).sort: _sort_by(column) for column in RUN_TABLE_COLUMNS if get_use(column).sort},
+    "final_rate": Sort(FINAL_RATE_LABEL, SEARCH_KEYS["final_rate"].make_sql),
     "preset": Sort("Preset", SEARCH_KEYS["preset"].make_sql),
     "progress": Sort(
         "Progress", lambda _: cast(Run.env_steps, Double) / case((Run.target_steps > 0, Run.target_steps), else_=1)
@@ -127,7 +129,8 @@ class RunPage:
     """
 
     frame: pd.DataFrame
-    """One row per run; units as in `models.py` [unit varies]. The columns are those of `list_runs`, and preset."""
+    """One row per run; units as in `models.py` [unit varies]. The columns are those of `list_runs`, then
+    final_rate (fraction), final_rate_episodes (robust or greedy; see `final_rates`), and preset."""
     total: int
     """Number of matching runs on all pages."""
 
@@ -332,12 +335,16 @@ def _make_order(sort: str, context: SearchContext) -> list[SQLColumnExpression[A
         rule = f"must be one of {', '.join(SORTS)}, with a leading - for descending order"
         raise ConfigError(rule, key="sort", value=sort)
     value = order.make_sql(context)
-    return [value.is_(None), value.desc() if sort.startswith("-") else value, *newest]
+    return [(value.desc() if sort.startswith("-") else value.asc()).nulls_last(), *newest]
 
 
 def _select_page(context: SearchContext) -> Statement:
-    preset = SEARCH_KEYS["preset"].make_sql(context).label("preset")
-    return select(*LISTED_COLUMNS, preset)
+    computed = (
+        select_final_rate().label("final_rate"),
+        select_final_rate_episodes().label("final_rate_episodes"),
+        SEARCH_KEYS["preset"].make_sql(context).label("preset"),
+    )
+    return select(*LISTED_COLUMNS, *computed)
 
 
 def _read_page(

@@ -2,7 +2,7 @@
 
     corridor "second try"        words; each must occur in the name, id, note, tags, algorithm, environment or map
     gate.enabled=false           a setting by its dotted key; also != < <= > >=
-    win_rate>0.8 status=lost     a column of the run, or its status
+    final_rate>0.8 status=lost   a column of the run, its final win rate (`final_rates`), or its status
     tag=paper                    a tag
 
 Texts are compared without regard to case, numbers as numbers. `!=` is the negation of `=`, so it also finds the runs
@@ -39,6 +39,7 @@ from sqlalchemy.types import Double
 from emtc_core.errors import ConfigError
 from storage.column_types import get_use, name_type
 from storage.models import RUN_TABLE_COLUMNS, Run
+from storage.queries.final_rates import select_final_rate
 from storage.queries.gate_state import ACTIVE_SHARE
 
 Sign = Literal["=", "!=", "<", "<=", ">", ">="]
@@ -150,6 +151,7 @@ SEARCH_KEYS: Final[dict[str, SearchKey]] = {
         lambda context: func.coalesce(context.text_of("imported.format"), ""),
     ),
     "status": SearchKey("text", lambda context: context.status),
+    "final_rate": SearchKey("number", lambda _: select_final_rate()),
     "gate": SearchKey(
         "text",
         lambda context: case(

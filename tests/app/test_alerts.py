@@ -43,7 +43,7 @@ EARLIER = NOW - timedelta(hours=1)
 
 def facts(**changes) -> RunFacts:
     known = {
-        "id": "abcd2345", "name": "a run", "status": "running", "env_steps": 500, "target_steps": 1000,
+        "id": "abcd2345", "name": "a run", "status": "running", "env_steps": 50_000, "target_steps": 100_000,
         "ended_at": None, "heartbeat_at": NOW, "claimed_at": EARLIER, "win_rate": 0.5, "error": None,
     }  # fmt: skip
     return RunFacts(**(known | changes))
@@ -64,7 +64,11 @@ def test_a_run_that_trains_well_is_no_news():
 @pytest.mark.parametrize(
     ("changes", "kind", "fragment"),
     [
-        ({"status": "finished", "ended_at": EARLIER}, "finished", "after 500 steps with a last win rate of 50 %"),
+        (
+            {"status": "finished", "ended_at": EARLIER},
+            "finished",
+            "after 50,000 steps with a last greedy win rate of 50 %",
+        ),
         ({"status": "failed", "ended_at": EARLIER, "error": "No map."}, "failed", "No map."),
         ({"status": "lost"}, "lost", "ended without an error message"),
         (
@@ -91,8 +95,10 @@ def test_each_event_is_one_alert(changes, kind, fragment):
         {"scores": scores(0.5, *[0.4] * (STAGNATION_EVALUATIONS - 1))},
         {"scores": scores(1.0, *[0.9] * STAGNATION_EVALUATIONS)},
         {"scores": scores(0.5, *[0.4] * STAGNATION_EVALUATIONS), "status": "paused"},
-        {"gate_idle": "Nothing merged.", "env_steps": 100},
-        {"no_success": "Nobody won.", "env_steps": 300},
+        {"gate_idle": "Nothing merged.", "env_steps": 10_000},
+        {"gate_idle": "Nothing merged.", "env_steps": 3000, "target_steps": 3000},
+        {"no_success": "Nobody won.", "env_steps": 30_000},
+        {"no_success": "Nobody won.", "env_steps": 3000, "target_steps": 3000},
         {"status": "finished", "ended_at": NOW - timedelta(days=8)},
         {"status": "stopped", "ended_at": EARLIER},
     ],
@@ -162,7 +168,7 @@ def test_no_win_rate_is_told_where_the_return_decides_what_a_success_is(db):
             connection.execute(update(Run).where(Run.id == run_id).values(win_rate=0.0))
         finish_run(db, run_id, "finished")
     told = {alert.run_name: alert.message for alert in list_alerts(db)}
-    flagged = "Finished after 0 steps with a last win rate of 0 %."
+    flagged = "Finished after 0 steps with a last greedy win rate of 0 %."
     assert told == {"ruled": "Finished after 0 steps.", "flagged": flagged}
 
 
@@ -200,12 +206,12 @@ def test_a_run_in_which_nothing_can_be_a_success_is_told_without_a_gate_too(db, 
     config = resolve(
         env="pettingzoo", map="my:game", algo="emu-qplex", overrides={"memory.success": success}
     ).model_dump(mode="json")
-    run_id = create_run(db, config, target_steps=1000, versions={}, name="silent")
+    run_id = create_run(db, config, target_steps=100_000, versions={}, name="silent")
     start_run(db, run_id, **ME)
     with db.transaction() as connection:
         rows = [{"run_id": run_id, "env_step": 500, "name": name, "value": value} for name, value in values.items()]
         connection.execute(MetricRow.__table__.insert(), [*rows, {**rows[0], "name": "incentive/rho", "value": 0.0}])
-        connection.execute(update(Run).where(Run.id == run_id).values(env_steps=500))
+        connection.execute(update(Run).where(Run.id == run_id).values(env_steps=50_000))
     (alert,) = list_alerts(db)
     assert alert.kind == "no-success"
     assert alert.message.startswith("No sampled state belongs to a success yet")

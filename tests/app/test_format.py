@@ -16,12 +16,23 @@ from app.analysis.format import (
     format_number,
     format_percent,
     format_size,
+    write_minus_signs,
 )
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (0.00123, "0.00123"), (4.5678, "4.57"), (1234.5, "1,234"), (2.05e6, "2.05M"), (1.8e-5, "1.8e-05")],
+    [
+        (0, "0"),
+        (0.00123, "0.00123"),
+        (4.5678, "4.57"),
+        (1234.5, "1,234"),
+        (2.05e6, "2.05M"),
+        (1.8e-5, "1.8e-05"),
+        (-4.5678, "−4.57"),
+        (-1234.5, "−1,234"),
+        (-2e-5, "−2.0e-05"),
+    ],
 )
 def test_number_keeps_three_digits(value, text):
     assert format_number(value) == text
@@ -34,6 +45,11 @@ def test_number_keeps_three_digits(value, text):
 )  # fmt: skip
 def test_a_small_number_is_not_written_as_0(value, digits, text):
     assert format_decimals(value, digits) == text
+
+
+def test_only_the_hyphen_before_a_number_becomes_a_minus_sign():
+    text = "-0.5 [-1.2, -.3] 2026-11-21 1e-5 3m-2 (-4) 5-7 a-b ?seed=-1"
+    assert write_minus_signs(text) == "−0.5 [−1.2, −.3] 2026-11-21 1e-5 3m-2 (−4) 5-7 a-b ?seed=-1"
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf")])

@@ -8,12 +8,14 @@ import pytest
 from app.figures.theme import (
     MARKERS,
     METHOD_STYLES,
+    OKABE_ITO,
     OTHER_COLORS,
     VIRIDIS_ON_DARK,
     format_mathtext,
     get_theme_colors,
     luminance,
     make_styles,
+    make_text_color,
     set_luminance,
 )
 from emtc_core.config.run import list_algos
@@ -74,6 +76,13 @@ def test_every_color_and_every_shade_has_a_contrast_of_three_to_one(mode) -> Non
     variants = {f"{algo} {k}": (algo, f"memory.delta = {k}") for algo in METHOD_STYLES for k in range(9)}
     for color in [*OTHER_COLORS, *(style.color for style in (METHOD_STYLES | make_styles(variants)).values())]:
         assert contrast(color, background) >= 3
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_text_in_the_color_of_a_line_has_a_contrast_of_four_and_a_half_to_one(mode) -> None:
+    background = get_theme_colors(mode)[1]
+    for color in [*OTHER_COLORS, *OKABE_ITO, *(style.color for style in METHOD_STYLES.values())]:
+        assert contrast(make_text_color(color, background), background) >= 4.5
 
 
 def test_any_two_colors_are_far_apart() -> None:
@@ -151,12 +160,14 @@ def test_a_color_belongs_to_its_line_whatever_stands_beside_it() -> None:
     assert len(set(among.values())) == 19
 
 
-def test_a_preset_or_a_budget_leaves_the_color_alone_and_adds_a_marker() -> None:
-    styles = make_styles({"emtc-qplex": ("emtc-qplex", ""), "emtc-qplex (preset = demo)": ("emtc-qplex", "")})
-    plain, demo = styles.values()
-    assert plain == METHOD_STYLES["emtc-qplex"]
-    assert (demo.color, demo.dash) == (plain.color, plain.dash)
-    assert demo.marker
+@pytest.mark.parametrize("changes", ["", "gate.enabled = false", "memory.delta = 1"])
+def test_variants_that_differ_only_in_their_training_length_have_different_colors(changes) -> None:
+    lengths = {f"emtc-qplex, {steps} steps": ("emtc-qplex", changes) for steps in ("1M", "500k", "250k")}
+    styles = make_styles(lengths)
+    assert len({style.color for style in styles.values()}) == len({style.marker for style in styles.values()}) == 3
+    assert min(distance(a.color, b.color) for a, b in combinations(styles.values(), 2)) > 0.14
+    assert make_styles(dict(reversed(lengths.items()))) == styles
+    assert styles["emtc-qplex, 1M steps"] == make_styles({"emtc-qplex": ("emtc-qplex", changes)})["emtc-qplex"]
 
 
 def test_many_ablations_are_all_told_apart_in_any_order() -> None:
@@ -215,6 +226,14 @@ def test_an_ablation_of_the_paper_has_the_same_style_in_every_company() -> None:
     styles = make_styles(others | PAPER)
     assert {name: styles[name] for name in PAPER} == make_styles(PAPER)
     assert make_styles({"x": PAPER["No-TCGM"]})["x"] == styles["No-TCGM"]
+
+
+def test_variants_of_emtc_are_distinct_from_the_ablations_and_the_algorithms_of_the_paper() -> None:
+    variants = make_styles({f"{k}": ("emtc-qplex", f"memory.delta = {k}") for k in range(20)})
+    colors = {style.color for style in variants.values()}
+    names = ("EMTC", "No-TCGM", "No-TCSE", "EMU", "QPLEX")
+    paper = [style.color for name, style in make_styles(PAPER).items() if name in names]
+    assert min(distance(a, b) for a, b in combinations([*colors, *paper], 2)) > 0.13
 
 
 def test_a_variant_changes_its_style_only_if_another_line_has_the_same_one() -> None:

@@ -40,15 +40,15 @@ def chart(page):
     return page
 
 
-def read_tip(page, step: float) -> list[str]:
-    """Move the cursor to an env step; return the lines of the tooltip."""
+def read_tip(page, step: float, height: float = 5) -> list[str]:
+    """Move the cursor to an env step, `height` pixels below the top of the first panel; return the tooltip's lines."""
     x, y = page.locator(".curves").evaluate(
-        """(node, step) => {
+        """(node, [step, height]) => {
             const { sx, box } = node.state.boxes[0]
             const frame = node.querySelector('canvas').getBoundingClientRect()
-            return [frame.left + sx(step), frame.top + box.y + 5]
+            return [frame.left + sx(step), frame.top + box.y + height]
         }""",
-        step,
+        [step, height],
     )
     page.mouse.move(x, y)
     return [line for line in page.locator(".tip").inner_text().splitlines() if line]
@@ -62,7 +62,7 @@ def read_step(line: str) -> int:
 def test_a_run_that_ended_before_the_cursor_has_a_dash(chart):
     title, *rows = read_tip(chart, 13_700)
     assert read_step(title) == pytest.approx(13_700, abs=30)
-    assert rows == ["Win rate", "demo: –", "other run: 0.3 at 15,000", "Δ̄", "demo: 5 at 10,000"]
+    assert rows == ["Win rate", "other run: 0.3 at 15,000", "demo: –", "Δ̄", "demo: 5 at 10,000"], "highest first"
 
 
 def test_a_value_at_the_cursor_needs_no_step(chart):
@@ -117,9 +117,40 @@ def test_a_smoothed_line_has_the_values_of_an_export_and_names_both(chart):
             else:
                 assert np.array(values, float) == pytest.approx(exported, rel=1e-4, abs=1e-4, nan_ok=True)
     _, smoothed, tau = read_tip(chart, 10_000)
-    assert smoothed.endswith(f"{y[100]:.4g} measured")
+    assert smoothed.endswith(f"{y[100]:.4g} measured".replace("-", "−"))
     assert ") smoothed, " in smoothed, "the band is that of the smoothed line"
     assert "smoothed" not in tau
+
+
+def test_the_line_nearest_to_the_pointer_is_highlighted_and_has_the_only_band(chart):
+    x = np.arange(0.0, 101)
+    lines = [
+        Line(f"{name} (n = 1 to 3)", color, x, np.full(101, y), np.full(101, y - 1), np.full(101, y + 1), n=n)
+        for name, color, y, n in (("low", "#0072B2", 2.0, 3), ("high", "#D55E00", 8.0, 1))
+    ]
+    panel = Panel("loss", "", tuple(lines), range=(0, 10))
+    data = Chart("c", "", "env steps", (panel,), "", "").to_component() | {"bands": "pointed", "height": 400}
+    opacity_at = """value => {
+        const node = document.querySelector('.curves')
+        const { box, sx, sy } = node.state.boxes[0]
+        const canvas = node.querySelector('canvas')
+        const ratio = canvas.width / canvas.clientWidth
+        return canvas.getContext('2d').getImageData((sx(33) + 3) * ratio, sy(value) * ratio, 1, 1).data[3]
+    }"""
+    chart.evaluate(
+        "data => curves({ data, parentElement: document.getElementById('parent'), setTriggerValue: () => {} })", data
+    )
+    assert [chart.evaluate(opacity_at, value) for value in (2.7, 8.7)] == [0, 0], "no band without a pointer"
+    for height, name in ((20, "high (n = 1)"), (300, "low (n = 3)")):
+        _, *rows = read_tip(chart, 50, height)
+        assert [row.partition(":")[0] for row in rows] == ["high (n = 1)", "low (n = 3)"], "the seeds of this panel"
+        assert chart.locator(".tip-row.strong").inner_text().startswith(name)
+        has_band = [chart.evaluate(opacity_at, value) > 0 for value in (2.7, 8.7)]
+        assert has_band == [name.startswith("low"), name.startswith("high")]
+    tip, frame = (chart.locator(selector).bounding_box() for selector in (".tip", ".curves"))
+    assert frame["x"] <= tip["x"]
+    assert tip["x"] + tip["width"] <= frame["x"] + frame["width"]
+    assert chart.locator(".tip").evaluate("node => node.scrollWidth <= node.clientWidth")
 
 
 def test_an_axis_of_values_that_differ_by_rounding_has_ticks(chart):

@@ -87,7 +87,7 @@ def test_the_header_is_one_row_and_its_tabs_keep_the_run(live, seeded):
     page = live(1440, 900)
     box = page.locator(".st-key-run_numbers").bounding_box()
     assert box["height"] <= 60
-    tabs = page.locator(".st-key-run_tabs")
+    tabs = page.locator(".st-key-page_tabs")
     for name, path in (("Overview", "run"), ("Memory", "memory"), ("Replay", "replay"), ("Live", "live")):
         tabs.get_by_role("link", name=name).click()
         page.wait_for_url(f"**/{path}?*")

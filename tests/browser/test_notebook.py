@@ -70,9 +70,9 @@ def test_a_new_entry_stays_typed_while_another_page_is_open(page, seeded):
     page.get_by_role("button", name="New entry").click()
     page.get_by_label("Title").fill("An idea")
     page.get_by_label("Text").fill("not saved")
-    page.get_by_test_id("stSidebarNavLink").filter(has_text="SQL").click(delay=80)  # as long as a person presses
+    page.locator(".st-key-sidebar_links").get_by_role("link", name="SQL").click(delay=80)  # as long as a person presses
     page.get_by_role("heading", name="SQL", level=1).wait_for()
-    page.get_by_test_id("stSidebarNavLink").filter(has_text="Notebook").click()
+    page.locator(".st-key-sidebar_links").get_by_role("link", name="Notebook").click()
     page.get_by_role("heading", name="Notebook", level=1).wait_for()
     page.get_by_role("button", name="New entry").click()
     assert page.get_by_label("Title").input_value() == "An idea"

@@ -3,7 +3,7 @@
 import json
 import shutil
 from pathlib import Path
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from sqlalchemy import update
@@ -52,11 +52,26 @@ def names_of(chart: dict) -> list[str]:
     return [line["name"] for line in chart["panels"][0]["lines"]]
 
 
-def claims(app: AppTest) -> list[list[str]]:
-    """The cells of the table of claims, row by row."""
-    text = next(str(part.value) for part in app.markdown if str(part.value).startswith("| claim"))
-    plain = text.replace("\\", "").replace("\u00a0", " ").replace("\u200b", "").replace("\u2011", "-")
-    return [line.strip("| ").split(" | ") for line in plain.splitlines()[2:]]
+def open_all(**parameters: str) -> AppTest:
+    """Open the page with its estimates and details."""
+    return open_page("findings", estimates="true", details="true", **parameters)
+
+
+def read_tables(app: AppTest) -> list[list[list[str]]]:
+    """The cells of each table of claims, row by row: first the verdicts, then the estimates if they are unfolded."""
+    texts = [str(part.value) for part in app.markdown if str(part.value).startswith("| claim")]
+    plain = [
+        text.replace("\\", "").replace("\u00a0", " ").replace("\u200b", "").replace("\u2011", "-") for text in texts
+    ]
+    return [[line.strip("| ").split(" | ") for line in text.splitlines()[:1] + text.splitlines()[2:]] for text in plain]
+
+
+def estimates(app: AppTest) -> list[list[str]]:
+    return read_tables(app)[1][1:]
+
+
+def verdicts(app: AppTest) -> list[list[str]]:
+    return read_tables(app)[0]
 
 
 def links(app: AppTest) -> dict[str, dict[str, list[str]]]:
@@ -72,16 +87,19 @@ def test_the_example_study_opens_on_its_findings(empty):
         "robust win rate, 3s_vs_5z",
         "robust win rate, 2s3z",
     ], "the task with more runs comes first"
-    rows = claims(app)
-    assert rows[0][1:] == ["2s3z", "+0.395", "1 pair", "–", ":gray-badge[:material/hourglass_empty: too few seeds]"]
-    assert rows[0][0].startswith("**1. EMTC learns better than EMU** EMTC(QPLEX) − EMU(QPLEX)")
-    assert "20 of 36 planned runs" in said(app)
-    assert "16 planned runs without a result" in [each.label for each in app.expander]
-    assert "Not drawn: EMTC(QPLEX), No-TCSE (n = 1), EMTC(CDS) (n = 1)" in said(app).replace("\\", "")
+    few = ":gray-badge[:material/hourglass_empty: too few seeds]"
+    header, *rows = verdicts(app)
+    assert header == ["claim", "3s_vs_5z", "2s3z"]
+    assert rows[0] == ["1. EMTC learns better than EMU", few, few]
+    assert rows[2] == ["2. EMTC learns better than its backbone: :gray[EMTC(CDS) − CDS]", "–", few]
+    text = said(app).replace("\\", "")
+    assert "Not known yet: 1 to 3 pairs of seeds per comparison, 5 are needed." in text
+    assert "20 of 36 planned runs" in text
+    assert "n = 1 seed per line. A single seed has no band." in text
+    assert "Not drawn: “EMTC(QPLEX), No-TCSE” (n = 1), “EMTC(CDS)” (n = 1)" in text
     opened = links(app)["Compare all 8 variants"]
     assert len(opened["runs"][0].split(",")) == 8
     assert opened["y"] == ["robust_win_rate"]
-    assert opened["from"] == links(app)["Findings in the guide"]["from"]
 
 
 def test_without_a_study_the_page_names_the_next_step(empty):
@@ -106,12 +124,13 @@ def test_each_task_has_one_chart_of_at_most_four_smoothed_lines(study):
     for chart, window in ((skirmish, "50,000"), (football, "100,000")):
         assert chart["subtitle"].endswith(f"smoothed over {window} env steps")
         assert all(line["label"] and line["lo"] and line["hi"] for line in chart["panels"][0]["lines"])
-    assert "Not drawn: EMTC(QPLEX), preset = prewrite (n = 5)" in said(app).replace("\\", "")
+    assert "Not drawn: “EMTC(QPLEX), preset = prewrite” (n = 5)" in said(app).replace("\\", "")
     assert len(links(app)["Compare all 5 variants"]["runs"][0].split(",")) == 25
 
 
 def test_a_claim_has_its_estimate_and_a_verdict_in_words(study):
-    by_task = {(row[0].partition("**")[2].partition("**")[0], row[1]): row[2:] for row in claims(open_page("findings"))}
+    app = open_all()
+    by_task = {(row[0].partition("**")[2].partition("**")[0], row[1]): row[2:] for row in estimates(app)}
     estimate, n, _, verdict = by_task["1. EMTC learns better than EMU", "3s_vs_5z"]
     assert estimate.startswith("+0.2")
     assert "[" in estimate
@@ -119,11 +138,15 @@ def test_a_claim_has_its_estimate_and_a_verdict_in_words(study):
     assert by_task["1. EMTC learns better than EMU", "all tasks"][1] == "10 pairs"
     undecided = by_task["3. The gate helps", "3s_vs_5z"][-1]
     assert undecided.startswith(":orange-badge[:material/question_mark: cannot tell] :small[detectable: 0.0")
+    header, first, *_ = verdicts(app)
+    assert header == ["claim", "3s_vs_5z", "academy_3_vs_1_with_keeper [grf]", "all tasks"]
+    assert first == ["1. EMTC learns better than EMU", *[":green-badge[:material/check_circle: supported]"] * 3]
+    assert "2 of 8 claims are supported (1. EMTC learns better than EMU; 2. " in said(app).replace("\\", "")
 
 
 def test_planned_runs_without_a_result_are_listed_with_their_state(empty):
     seed_study(empty, SKIRMISH, finished={4}, queued={7})
-    app = open_page("findings")
+    app = open_all()
     (folded,) = (each for each in app.expander if each.label == "20 planned runs without a result")
     text = folded.caption[0].value.replace("\\", "")
     assert "Confirmatory study: 3s_vs_5z · EMTC · seed 7: queued at 0 of 1,000,000" in text
@@ -135,10 +158,10 @@ def test_planned_runs_without_a_result_are_listed_with_their_state(empty):
 
 def test_a_study_of_one_seed_has_no_verdict_and_no_interval(empty):
     seed_study(empty, FOOTBALL, finished={1})
-    app = open_page("findings")
+    app = open_all()
     assert not app.exception
     assert not app.error
-    rows = claims(app)
+    rows = estimates(app)
     assert len(rows) == 4
     for row in rows:
         assert "[" not in row[2]
@@ -180,13 +203,13 @@ def test_findings_are_computed_again_only_when_a_run_has_changed(empty, monkeypa
         return measure(db, runs)
 
     monkeypatch.setattr(studies, "measure_study", count)
-    open_page("findings")
-    open_page("findings")
+    open_all()
+    open_all()
     assert measured == [4]
     ended = next(run for sweep in list_sweeps(empty) for run in sweep_runs(empty, sweep.id) if run.status == "queued")
     with empty.transaction() as connection:
         connection.execute(update(Run).where(Run.id == ended.id).values(status="stopped"))
-    text = " ".join(caption.value for caption in open_page("findings").caption).replace("\\", "")
+    text = " ".join(caption.value for caption in open_all().caption).replace("\\", "")
     assert measured == [4, 4]
     assert "stopped at 0 of 2,000,000" in text
 
@@ -208,6 +231,17 @@ def test_a_link_opens_the_details(study):
     assert len(numbers) == 45
     assert "gate.enabled" in set(settings["setting"])
     assert "This file was committed before the first run" in said(app)
+    assert measures["estimate"].dtype == measures["p (Holm)"].dtype == float, "sorted as numbers"
+    assert numbers["μ̄_w"].dtype == float
+    run_ids = {row.id for sweep in list_sweeps(study) for row in sweep_runs(study, sweep.id)}
+    assert {parse_qs(urlsplit(link).query)["run"][0] for link in numbers["run"]} <= run_ids
+    assert links(app)["Findings in the guide"] == {"page": ["findings"]}
+
+
+def test_closed_details_are_not_read(study):
+    app = open_page("findings")
+    assert "This file was committed before the first run" not in said(app)
+    assert "Findings in the guide" not in links(app)
 
 
 def test_a_pinned_chart_can_be_drawn_again_from_its_runs(study):

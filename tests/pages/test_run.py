@@ -62,7 +62,7 @@ def test_another_run_stands_beside_and_what_differs_is_marked(seeded):
 def test_what_it_was_and_the_command_that_repeats_it(seeded):
     app = open_page("run", run=seeded[1])
     text = said(app).replace("\\", "")
-    for words in ("204 of 2,000 env steps", "win rate 50 %", "EMTC Lab test", "Never."):
+    for words in ("204 of 2,000 env steps", "Last greedy win rate | 50 %", "EMTC Lab test", "Never."):
         assert words in text
     assert app.code[0].value == (
         "emtc train --env skirmish --map 3m --algo emtc-qplex --steps 2000 --seed 1 --set preset=demo "

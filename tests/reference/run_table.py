@@ -76,6 +76,8 @@ def value_for(run: dict[str, Any], sort: str) -> Any:
         return run["gate_removed"]
     if sort == "preset":
         return run["config"]["preset"]
+    if sort == "final_rate":
+        return None  # these runs have no evaluations
     return run[{"created": "created_at", "return": "return_mean"}.get(sort, sort)]
 
 

@@ -52,12 +52,24 @@ function unpack(bytes) {
 
 function formatNumber(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–"
-  const size = Math.abs(value)
+  if (value < 0) return `−${formatNumber(-value)}`
+  const size = value
   if (size === 0) return "0"
   if (size >= 1e6) return `${+(value / 1e6).toPrecision(4)}M`
   if (size >= 1e4) return `${+(value / 1e3).toPrecision(4)}k`
   if (size >= 1e-3) return `${+value.toPrecision(4)}`
   return value.toExponential(1)
+}
+
+// Divide a text between its words into lines that are not wider than `width` in the current font of `ctx`.
+function wrapText(ctx, text, width) {
+  const lines = []
+  for (const word of text.split(" ").filter(Boolean)) {
+    const longer = lines.length ? `${lines.at(-1)} ${word}` : word
+    if (lines.length && ctx.measureText(longer).width <= width) lines[lines.length - 1] = longer
+    else lines.push(word)
+  }
+  return lines
 }
 
 function niceTicks(low, high, count) {
@@ -129,7 +141,7 @@ function finite(value) {
 
 // Whether a legend entry belongs to this line, or to the main line of this seed's line.
 function isNamed(line, name) {
-  return line.name === name || line.group === name
+  return Boolean(name) && (line.name === name || line.group === name)
 }
 
 function isHidden(line, hidden) {
@@ -173,16 +185,27 @@ function drawPanel(ctx, box, panel, view, theme, hidden, options) {
   const edge = options.isZoomed ? 0 : 4 // the markers at both ends of a whole line are drawn whole
   ctx.rect(box.x - edge, box.y - 4, box.width + 2 * edge, box.height + 8)
   ctx.clip()
-  const { strong } = options
   const visible = panel.lines.filter((line) => !isHidden(line, hidden))
-  const isStrong = (line) => Boolean(strong) && isNamed(line, strong)
-  const opacity = Math.min(MAX_BAND_OPACITY, 0.6 / Math.max(1, visible.filter((line) => line.lo).length)) // as Panel.band_opacity
-  for (const line of visible) if (line.lo && line.hi) drawBand(ctx, line, sx, sy, isStrong(line) ? MAX_BAND_OPACITY : strong ? 0.03 : opacity)
+  const isStrong = (line) => isNamed(line, options.highlight?.name)
+  const others = visible.some(isStrong) ? options.highlight.others : 1 // opacity of the lines that are not highlighted
+  drawBands(ctx, visible, sx, sy, { isStrong, others, isOnlyStrong: options.bands === "pointed" })
+  const main = visible.filter((line) => !line.faint)
+  const spaced = visible.map((line) => ({ ...line, markerShift: main.indexOf(line) / Math.max(1, main.length) }))
   const dashedLast = (a, b) => Boolean(a.dash) - Boolean(b.dash) // dashed lines last, because a line below them stays visible
-  for (const line of visible.toSorted(dashedLast)) if (!isStrong(line)) drawLine(ctx, line, sx, sy, Boolean(strong))
-  for (const line of visible) if (isStrong(line)) drawLine(ctx, { ...line, width: (line.width ?? 2) * 1.4 }, sx, sy)
+  for (const line of spaced.toSorted(dashedLast)) if (!isStrong(line)) drawLine(ctx, line, sx, sy, others)
+  for (const line of spaced) if (isStrong(line)) drawLine(ctx, { ...line, width: (line.width ?? 2) * (line.faint ? 1 : 1.4) }, sx, sy)
   ctx.restore()
   return { sx, sy, low, high }
+}
+
+// Draw the bands of all lines, or with `isOnlyStrong` only that of the highlighted line.
+function drawBands(ctx, lines, sx, sy, { isStrong, others, isOnlyStrong }) {
+  const banded = lines.filter((line) => line.lo && line.hi)
+  const opacity = Math.min(MAX_BAND_OPACITY, 0.6 / Math.max(1, banded.length)) // as Panel.band_opacity
+  for (const line of banded) {
+    if (isStrong(line)) drawBand(ctx, line, sx, sy, MAX_BAND_OPACITY)
+    else if (!isOnlyStrong) drawBand(ctx, line, sx, sy, others < 1 ? 0.03 : opacity)
+  }
 }
 
 function drawBand(ctx, line, sx, sy, opacity) {
@@ -202,9 +225,9 @@ function drawBand(ctx, line, sx, sy, opacity) {
   ctx.globalAlpha = 1
 }
 
-function drawLine(ctx, line, sx, sy, dim) {
+function drawLine(ctx, line, sx, sy, opacity = 1) {
   const { x, y } = line
-  ctx.globalAlpha = (line.faint ? 0.4 : 1) * (dim ? 0.15 : 1)
+  ctx.globalAlpha = (line.faint ? 0.4 : 1) * opacity
   ctx.strokeStyle = line.color
   ctx.fillStyle = line.color
   ctx.lineWidth = line.width || 2
@@ -229,12 +252,14 @@ function drawLine(ctx, line, sx, sy, dim) {
   ctx.globalAlpha = 1
 }
 
-// Draw a marker at every point of a short line. On a long line with a marker, draw one every 48 pixels.
-function drawLinePoints(ctx, { x, y, markers, faint, marker }, sx, sy, run) {
+// Draw a marker at every point of a short line. On a long line with a marker, draw one every 48 pixels. The first one is
+// shifted by the fraction `markerShift` of this distance, which differs between lines: so each of several lines at 0 is
+// visible.
+function drawLinePoints(ctx, { x, y, markers, faint, marker, markerShift = 0 }, sx, sy, run) {
   const few = run <= 40 && !faint
   if (!markers && !few && !marker) return
   const apart = marker && !markers && !few ? 48 : marker && !markers ? 34 : 0
-  let last = -Infinity
+  let last = sx(x[0]) - (few ? 1 : 1 - markerShift) * apart - 0.5
   for (let i = 0; i < x.length; i += 1) {
     if (!finite(y[i]) || sx(x[i]) - last < apart) continue
     last = sx(x[i])

@@ -1,7 +1,9 @@
 // Stacked line panels over one x axis. The DOM node and the zoom window stay when new data arrive.
-// A click on a name hides its line. Hovering over a name highlights its line.
+// A click on a name hides its line. Hovering over a name highlights its line. In a plot, the line that is nearest to the
+// pointer is highlighted; the arrow keys up and down highlight one line after the other.
 // Dragging selects a window. The wheel with Ctrl or Shift zooms (without a key it scrolls the page). Shift and dragging
 // pans. A double click or Escape resets the zoom.
+// With `opens`, a press on the plot or on the button in the corner is sent to the page, which enlarges the chart.
 // Charts with the same `link` have the same window and cursor. Their lines are named only in the legend, so
 // that their plots have one width. The button in the corner shows the chart on the whole screen.
 // A slider of the page (smoothing.js) smooths their lines. The measured values stay below as faint lines.
@@ -14,6 +16,7 @@ const LEFT = 62
 const RIGHT = 14
 const TOP = 34
 const BOTTOM = 44
+const BOTTOM_WITHOUT_TITLE = 26 // of a chart without the title of the x axis
 const SUBTITLE = 18
 const MIN_PANEL_HEIGHT = 160
 const CORNER = 26 // width of the button at the top right
@@ -21,6 +24,7 @@ const WHOLE_NUMBERS_FROM = 20 // from this width, the limits of a window are who
 const LINKED = "emtc-lab-linked" // event: the window or the cursor of a linked chart has changed
 const SMOOTHING = "emtc-lab-smoothing" // event: the slider of the page has changed (smoothing.js)
 const STRONG = "emtc-lab-strong" // event: a legend of the page highlights a line
+const TIP_GAP = 16 // pixels between the pointer and the tooltip
 
 export default function curves({ data, parentElement, setTriggerValue }) {
   const root = parentElement.querySelector(".curves")
@@ -40,6 +44,7 @@ export default function curves({ data, parentElement, setTriggerValue }) {
   self.data = data
   self.panels = smoothPanels(data.panels, self.smoothing)
   root.setAttribute("aria-label", data.alt)
+  nameButton(root.querySelector(".enlarge"), data.opens ? "Enlarge" : "Full screen")
   self.draw()
   return () => {
     self.observer.disconnect()
@@ -53,7 +58,7 @@ function create(root) {
   const canvas = root.querySelector("canvas")
   const enlarge = root.querySelector(".enlarge")
   const tip = root.querySelector(".tip")
-  const self = { window: null, hidden: new Set(), panels: [], strong: null, hover: null, drag: null, boxes: [], hits: [] }
+  const self = { window: null, hidden: new Set(), panels: [], strong: null, pointed: null, hover: null, drag: null, boxes: [], hits: [] }
   self.draw = () => draw(self, root, canvas)
   self.isShown = () => root.isConnected // false when another page was opened
   self.observer = new ResizeObserver(() => self.data && self.draw())
@@ -61,9 +66,15 @@ function create(root) {
   self.onLinkedChange = ({ detail }) => follow(self, detail)
   self.onSmoothing = ({ detail }) => setSmoothing(self, detail)
   listen(self, root, canvas, tip)
-  if (enlarge) enlarge.addEventListener("click", () => toggleFullscreen(root))
+  if (enlarge) enlarge.addEventListener("click", () => (self.data.opens ? self.send("opened", true) : toggleFullscreen(root)))
   root.addEventListener("fullscreenchange", () => self.data && self.draw())
   return self
+}
+
+function nameButton(button, name) {
+  if (!button) return
+  button.title = name
+  button.setAttribute("aria-label", name)
 }
 
 function isFullscreen(root) {
@@ -85,14 +96,15 @@ function highlight(self, name) {
 function notifyLinkedCharts(self) {
   const { link } = self.data
   if (!link) return
-  const detail = { from: self, link, window: self.window, hover: self.hover }
+  const detail = { from: self, link, window: self.window, hover: self.hover, pointed: self.pointed }
   document.dispatchEvent(new CustomEvent(LINKED, { detail }))
 }
 
-function follow(self, { from, link, window, hover }) {
+function follow(self, { from, link, window, hover, pointed }) {
   if (from === self || !self.data || self.data.link !== link || self.drag) return
   self.window = window
   self.hover = hover
+  self.pointed = pointed
   self.draw()
 }
 
@@ -162,7 +174,10 @@ function draw(self, root, canvas) {
     return { named, legendLayout: layOutLegend(measure, named, theme, plot + RIGHT - CORNER) }
   })
   const tops = titles.map(({ legendLayout }) => TOP + (legendLayout.rows - 1) * LEGEND_ROW)
-  const around = tops.reduce((sum, top) => sum + top, BOTTOM + (data.subtitle ? SUBTITLE : 0))
+  const bottom = data.xTitle === false ? BOTTOM_WITHOUT_TITLE : BOTTOM
+  measure.font = `12px ${theme.font}`
+  const subtitle = wrapText(measure, data.subtitle || "", plot - CORNER)
+  const around = tops.reduce((sum, top) => sum + top, bottom + SUBTITLE * subtitle.length)
   const share = Math.floor((wanted - around) / Math.max(1, tops.length))
   const panelHeight = wanted ? Math.max(MIN_PANEL_HEIGHT, share) : data.panelHeight || 150
   const height = around + panelHeight * tops.length
@@ -170,32 +185,33 @@ function draw(self, root, canvas) {
   const fit = fitCanvas(canvas, height)
   if (!fit) return
   const view = getView(self)
-  let above = data.subtitle ? SUBTITLE : 0
+  let above = SUBTITLE * subtitle.length
   self.view = view
   self.boxes = []
   self.hits = []
-  if (data.subtitle) {
-    fit.ctx.font = `12px ${theme.font}`
-    fit.ctx.fillStyle = theme.soft
-    fit.ctx.textAlign = "left"
-    fit.ctx.fillText(data.subtitle, LEFT, 13, plot)
-  }
+  fit.ctx.font = `12px ${theme.font}`
+  fit.ctx.fillStyle = theme.soft
+  fit.ctx.textAlign = "left"
+  subtitle.forEach((text, row) => fit.ctx.fillText(text, LEFT, 13 + row * SUBTITLE))
   self.panels.forEach((panel, row) => {
     above += tops[row]
     const box = { x: LEFT, y: above, width: plot - margin, height: panelHeight }
     above += panelHeight
     const { named, legendLayout } = titles[row]
     self.hits.push(...drawPanelTitle(fit.ctx, box, named, theme, self.hidden, legendLayout))
-    const options = { xTicks: row === self.panels.length - 1, strong: self.strong, xLog: data.xLog, isZoomed: Boolean(self.window) }
+    const options = {
+      xTicks: row === self.panels.length - 1, highlight: getHighlight(self), bands: data.bands, xLog: data.xLog,
+      isZoomed: Boolean(self.window),
+    }
     const scales = drawPanel(fit.ctx, box, panel, view, theme, self.hidden, options)
-    if (margin) drawEndLabels(fit.ctx, box, panel, scales, view, theme, self)
+    if (margin) self.hits.push(...drawEndLabels(fit.ctx, box, panel, scales, view, theme, self))
     self.boxes.push({ box, panel, ...scales })
   })
   const last = self.boxes[self.boxes.length - 1].box
   fit.ctx.font = `12px ${theme.font}`
   fit.ctx.fillStyle = theme.soft
   fit.ctx.textAlign = "center"
-  fit.ctx.fillText(data.xLabel, last.x + last.width / 2, last.y + last.height + 36)
+  if (data.xTitle !== false) fit.ctx.fillText(data.xLabel, last.x + last.width / 2, last.y + last.height + 36)
   drawMarks(self, fit.ctx, theme, last)
   drawOverlay(self, fit.ctx, theme, last)
 }
@@ -272,23 +288,32 @@ function drawOverlay(self, ctx, theme, last) {
   }
 }
 
-// Show the x of the cursor and each line's value there. A line without a point near the cursor has a dash. A point
-// further than TIP_REACH from the cursor is shown with its x. With several panels, each panel's title is above its lines.
+// Show the x of the cursor and each line's value there, the highest first. A line without a point near the cursor has a
+// dash and is last. A point further than TIP_REACH from the cursor is shown with its x. With several panels, each
+// panel's title is above its lines. The row of the highlighted line is bold.
 function fillTip(self, tip) {
   const parts = [textElement("tip-title", `${self.data.xName || self.data.xLabel} ${whole(self.hover)}`)]
   for (const { panel, sx } of self.boxes) {
     const lines = panel.lines.filter((line) => !isHidden(line, self.hidden) && !line.faint)
     if (self.boxes.length > 1 && lines.some((line) => line.name !== panel.title)) parts.push(textElement("tip-panel", panel.title))
-    for (const line of lines) {
-      const i = indexAt(line, self.hover, sx)
+    const points = lines.map((line) => ({ line, i: indexAt(line, self.hover, sx) }))
+    const getHeight = ({ line, i }) => (i < 0 || !finite(line.y[i]) ? -Infinity : line.y[i])
+    for (const { line, i } of points.sort((a, b) => getHeight(b) - getHeight(a) || 0)) {
       const dot = textElement("dot", "", "span")
       dot.style.background = line.color
       const row = textElement("tip-row", "")
-      row.append(dot, `${line.name}: ${i < 0 ? "–" : describePoint(line, i, self.hover, sx)}`)
+      row.classList.toggle("strong", isNamed(line, getHighlight(self).name))
+      row.append(dot, `${nameAt(line, i)}: ${i < 0 ? "–" : describePoint(line, i, self.hover, sx)}`)
       parts.push(row)
     }
   }
   tip.replaceChildren(...parts)
+}
+
+// Name of a line, with the number of seeds at its i-th point if it summarizes seeds.
+function nameAt({ name, nameWithoutCount, n }, i) {
+  if (!finite(n) || i < 0) return name
+  return `${nameWithoutCount} (n = ${Array.isArray(n) ? n[i] : n})`
 }
 
 function textElement(className, text, tag = "div") {
@@ -326,6 +351,46 @@ function zoomTo(self, window) {
   }, 400)
 }
 
+// The highlighted line, and the opacity of the other lines: that of a name, otherwise the one nearest to the pointer.
+function getHighlight({ strong, pointed }) {
+  return strong ? { name: strong, others: 0.15 } : { name: pointed, others: 0.5 }
+}
+
+function listShownLines({ panel }, { hidden }) {
+  return panel.lines.filter((line) => !isHidden(line, hidden) && !line.faint)
+}
+
+// Name of the line that is nearest to the pointer, in the panel below the pointer; null outside of the panels.
+function findNearestLine(self, x, y) {
+  const place = self.boxes.find(({ box }) => y >= box.y - 4 && y <= box.y + box.height + 4)
+  if (!place) return null
+  let nearest = null
+  let least = Infinity
+  for (const line of listShownLines(place, self)) {
+    const i = indexAt(line, self.hover, place.sx)
+    const distance = i < 0 || !finite(line.y[i]) ? Infinity : Math.abs(place.sy(line.y[i]) - y)
+    if (distance < least) [nearest, least] = [line.name, distance]
+  }
+  return nearest
+}
+
+// Highlight the line after or before the highlighted one, in the order of the lines; none after the last one.
+function highlightNext(self, step) {
+  const names = [...new Set(self.boxes.flatMap((place) => listShownLines(place, self).map((line) => line.name)))]
+  const places = [null, ...names]
+  self.pointed = places.at((Math.max(0, places.indexOf(self.pointed)) + step) % places.length)
+  self.draw()
+  notifyLinkedCharts(self)
+}
+
+// Place the tooltip at the right or left of the pointer, inside of the chart and of the window of the browser.
+function placeTip(tip, { x, y, frame }) {
+  const left = x > frame.width / 2 ? x - tip.offsetWidth - TIP_GAP : x + TIP_GAP
+  const lowest = Math.min(frame.height, innerHeight - frame.top) - tip.offsetHeight - 8
+  tip.style.left = `${Math.max(0, Math.min(left, frame.width - tip.offsetWidth))}px`
+  tip.style.top = `${Math.max(8, Math.min(y - 20, lowest))}px`
+}
+
 function hitAt(self, x, y) {
   return self.hits.find((h) => x >= h.x && x <= h.x + h.width && y >= h.y && y <= h.y + h.height)
 }
@@ -359,12 +424,14 @@ function listen(self, root, canvas, tip) {
     self.strong = named ? named.name : null
     if (named) {
       self.hover = null
+      self.pointed = null
       tip.hidden = true
       self.draw()
       notifyLinkedCharts(self)
       return
     }
     self.hover = valueAt(x)
+    self.pointed = self.drag ? null : findNearestLine(self, x, y)
     if (self.drag) {
       self.drag.to = x
       if (self.drag.mode === "pan") {
@@ -376,8 +443,7 @@ function listen(self, root, canvas, tip) {
     notifyLinkedCharts(self)
     fillTip(self, tip)
     tip.hidden = false
-    tip.style.left = `${x > frame.width / 2 ? x - tip.offsetWidth - 16 : x + 16}px`
-    tip.style.top = `${Math.max(8, place(event).y - 20)}px`
+    placeTip(tip, { x, y, frame })
   })
   canvas.addEventListener("pointerup", () => {
     const { drag } = self
@@ -385,11 +451,13 @@ function listen(self, root, canvas, tip) {
     if (!drag) return
     if (drag.mode === "pan") zoomTo(self, self.window)
     else if (Math.abs(drag.to - drag.from) > 8) zoomTo(self, [drag.from, drag.to].sort((a, b) => a - b).map(valueAt))
+    else if (self.data.opens) self.send("opened", true)
     else self.draw()
   })
   canvas.addEventListener("pointerleave", () => {
     self.hover = null
     self.strong = null
+    self.pointed = null
     tip.hidden = true
     if (!self.data) return
     self.draw()
@@ -408,6 +476,7 @@ function listen(self, root, canvas, tip) {
       ArrowLeft: [-0.1, -0.1], ArrowRight: [0.1, 0.1], "+": [0.15, -0.15], "=": [0.15, -0.15], "-": [-0.15, 0.15],
     }
     if (event.key === "Escape") zoomTo(self, null)
+    else if (event.key === "ArrowDown" || event.key === "ArrowUp") highlightNext(self, event.key === "ArrowDown" ? 1 : -1)
     else if (moves[event.key] && isDrawn()) zoomTo(self, moved(...moves[event.key]))
     else return
     event.preventDefault()

@@ -36,7 +36,8 @@ function spreadPlaces(places, gap, low, high) {
   return moved
 }
 
-// Draw the label of each line in the margin, at the height of its last visible point. Dots connect a short line.
+// Draw the label of each line in the margin, at the height of its last visible point. Dots connect a short line. Returns
+// the boxes in which the pointer hits a label.
 function drawEndLabels(ctx, box, panel, { sx, sy }, view, theme, self) {
   const ends = []
   for (const line of listLabeled(panel, self.hidden)) {
@@ -50,11 +51,15 @@ function drawEndLabels(ctx, box, panel, { sx, sy }, view, theme, self) {
   ctx.font = `12px ${theme.font}`
   ctx.textBaseline = "middle"
   ctx.textAlign = "left"
+  const { name, others } = getHighlight(self)
+  const isDimmed = ends.some(({ line }) => isNamed(line, name))
+  const color = isDark(ctx.canvas) ? "dark" : "light"
+  const hits = []
   ends.forEach(({ line, x, y }, i) => {
-    const opacity = self.strong && !isNamed(line, self.strong) ? 0.2 : 1
+    const opacity = isDimmed && !isNamed(line, name) ? Math.max(others, 0.6) : 1
     const early = right - x > 24
     ctx.strokeStyle = line.color
-    ctx.fillStyle = line.color
+    ctx.fillStyle = line.textColor?.[color] || line.color
     ctx.lineWidth = early ? 1 : 0.7
     ctx.setLineDash(early ? [1, 4] : []) // a solid leader across the plot would look like data
     ctx.globalAlpha = opacity * (early ? 0.7 : 1)
@@ -66,6 +71,9 @@ function drawEndLabels(ctx, box, panel, { sx, sy }, view, theme, self) {
     ctx.setLineDash([])
     ctx.globalAlpha = opacity
     ctx.fillText(line.label, right + 11, places[i])
+    const width = ctx.measureText(line.label).width
+    hits.push({ name: line.name, x: right + 8, y: places[i] - LABEL_ROW / 2, width: width + 3, height: LABEL_ROW })
   })
   ctx.restore()
+  return hits
 }

@@ -7,6 +7,7 @@ The page Notebook (`app.notebook`) stores pinned charts as JSON with the names o
 makes stored charts unreadable.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -15,12 +16,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from app.figures.theme import Marker
+from app.figures.theme import Marker, Mode, get_theme_colors, make_text_color
 
 Values = NDArray[np.float64]
 MAX_BAND_OPACITY = 0.2
 UNSMOOTHED_NOTE = "The faint lines are not smoothed."
 """Sentence of a caption about the lines of measured values, which are drawn behind the smoothed lines."""
+
+
+_SEED_COUNT = re.compile(r" \((n = [^)]*)\)$")
+"""The number of seeds at the end of the name of a line. It can be a range over the panels: "n = 3 to 5"."""
+_MODES: tuple[Mode, ...] = ("light", "dark")
 
 
 class LegendKey(NamedTuple):
@@ -71,6 +77,17 @@ class Line:
     def legend_key(self) -> LegendKey:
         """The entry of the line in a legend."""
         return LegendKey(self.name, self.color, self.dash, self.marker)
+
+    @property
+    def seed_count(self) -> str:
+        """The number of seeds in the name, such as "n = 3" or "n = 3 to 5"; empty if the name has none."""
+        match = _SEED_COUNT.search(self.name)
+        return match[1] if match else ""
+
+    @property
+    def name_without_seed_count(self) -> str:
+        """The name without the number of seeds at its end."""
+        return _SEED_COUNT.sub("", self.name)
 
 
 @dataclass(frozen=True)
@@ -247,8 +264,11 @@ def keep_points(line: Line, keep: NDArray[np.bool_]) -> Line:
 def _line_to_component(line: Line) -> dict[str, Any]:
     return {
         "name": line.name,
+        "nameWithoutCount": line.name_without_seed_count,
+        "n": line.n.tolist() if isinstance(line.n, np.ndarray) else line.n,
         "label": line.label,
         "color": line.color,
+        "textColor": _make_text_colors(line) if line.label else None,
         "x": line.x.tolist(),
         "y": _round_to_json(line.y),
         "lo": None if line.low is None else _round_to_json(line.low),
@@ -261,6 +281,11 @@ def _line_to_component(line: Line) -> dict[str, Any]:
         "group": line.group or None,
         "smoothable": line.smoothable,
     }
+
+
+def _make_text_colors(line: Line) -> dict[Mode, str]:
+    """Return the color of the line's label for each theme."""
+    return {mode: make_text_color(line.color, get_theme_colors(mode)[1]) for mode in _MODES}
 
 
 def _round_to_json(values: Values) -> list[float | None]:

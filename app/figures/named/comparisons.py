@@ -25,7 +25,7 @@ from app.analysis.finals import (
     make_final_scale,
     name_final,
 )
-from app.analysis.format import count_decimals
+from app.analysis.format import count_decimals, format_run_count
 from app.analysis.identical_runs import are_identical, label_identical
 from app.analysis.intervals import BinomialScale
 from app.analysis.quantities import UNIT_RANGE, Quantity
@@ -295,7 +295,7 @@ def draw_profiles(curves: Curves, final: FinalRule = LAST_TENTH) -> Chart:
         (panel,),
         caption_final(on_shared_tasks, final, explanation),
         f"Performance profiles of {', '.join(curves.methods.values())} over {', '.join(tasks)}.",
-        subtitle=f"{on_shared_tasks.n} runs on {', '.join(tasks)}; band: 95 % interval (Wilson's)",
+        subtitle=f"{format_run_count(on_shared_tasks.n)} on {', '.join(tasks)}; band: 95 % interval (Wilson's)",
     )
 
 

@@ -282,14 +282,15 @@ def describe_aggregation(curves: Curves, aggregation: Aggregation) -> str:
     quantity: Quantity = curves.measure
     meaning = quantity.meaning[:1].upper() + quantity.meaning[1:]
     first_step = "episodes are averaged per seed first" if quantity.is_evaluation else "each seed is one curve"
-    n = f"n = {format_range(curves.seed_counts or [0])}"
+    counts = curves.seed_counts or [0]
+    n = f"n = {format_range(counts)} seed{'' if set(counts) == {1} else 's'}"
     band_note = "" if aggregation.band == "none" else " A single seed has no band."
     if aggregation.band == "bootstrap":
         band_note = f" Whole seeds are resampled. {BOOTSTRAP_COVERAGE}{band_note}"
     if aggregation.is_symmetric and quantity.is_fraction:
         band_note += " Bands end at 0 and at 1."
     statistic = aggregation.describe(is_fraction=quantity.is_fraction)
-    return f"{meaning}; {first_step}, then the line is the {statistic} ({n} seeds).{band_note}"
+    return f"{meaning}; {first_step}, then the line is the {statistic} ({n}).{band_note}"
 
 
 def _describe_x_axis(curves: Curves) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from app.analysis.aggregates import Aggregation
-from app.analysis.curves import Curves, smooth_curves
+from app.analysis.curves import Curves, describe_excluded, format_range, smooth_curves
 from app.analysis.findings import (
     NO_COMMIT,
     Finding,
@@ -139,10 +139,23 @@ def _draw_task(lines: TaskLines) -> Chart:
         "budget)."
     )
     if lines.others:
-        names = ", ".join(f"{group.variant.name}{group.mark} (n = {group.n})" for group in lines.others)
-        note += f" Not drawn: {names}."
+        note += f" {_list_others(lines)}"
     chart = draw_comparison(smooth_curves(lines.in_chart, window), AGGREGATION, title=f"Win rate on {task}", note=note)
     return replace(chart, subtitle=f"{SUBTITLE}; smoothed over {window:,} env steps")
+
+
+def summarize_lines(lines: TaskLines) -> str:
+    """Write the number of seeds in the chart of a task, the variants that are not drawn, and the runs left out.
+
+    The chart itself states the quantity, its unit and what the band is; its caption defines them.
+    """
+    counts = lines.in_chart.seed_counts
+    sentences = [f"n = {format_range(counts)} {'seed' if max(counts) == 1 else 'seeds'} per line."]
+    if min(counts) == 1:
+        sentences.append("A single seed has no band.")
+    if lines.others:
+        sentences.append(_list_others(lines))
+    return " ".join(sentences) + describe_excluded(lines.in_chart.excluded)
 
 
 def tabulate_claims(studies: Sequence[StudyFindings], options: Options) -> Table:
@@ -189,15 +202,19 @@ def tabulate_findings(studies: Sequence[StudyFindings], options: Options) -> Tab
     return _make_findings_table(_FINDING_COLUMNS, rows, studies, introduction=introduction, measures=measures)
 
 
+def count_study_runs(study: StudyRuns) -> str:
+    """Write the number of runs of a study: "20 of 36 planned runs"."""
+    n = study.curves.n
+    return f"{n} of {study.n_planned} planned runs" if study.n_planned else f"{n} runs"
+
+
 def describe_study_runs(study: StudyRuns) -> str:
     """Write the number of runs of a study, and the commits with which they were trained."""
-    n = study.curves.n
-    runs = f"{n} of {study.n_planned} planned runs" if study.n_planned else f"{n} runs"
     commits = []
     for commit, count in study.commits.items():
         short_commit = commit if commit == NO_COMMIT else commit[:10]
         commits.append(f"{short_commit} ({count} runs)")
-    return f"{runs}; commits: {', '.join(commits) or 'none'}."
+    return f"{count_study_runs(study)}; commits: {', '.join(commits) or 'none'}."
 
 
 def describe_study(study: StudyFindings) -> str:
@@ -251,6 +268,12 @@ def tabulate_settings(runs: StoredRuns, options: Options) -> Table:
     settings = settings.reindex(columns=[*first_columns, *variant_names]).astype("object").fillna(MISSING)
     caption = "Settings that differ between the variants of a task, except algo and seed."
     return make_plain_table(settings, caption=caption)
+
+
+def _list_others(lines: TaskLines) -> str:
+    """List the variants that are not drawn. A name is quoted, because it may contain a comma."""
+    names = ", ".join(f"“{group.variant.name}”{group.mark} (n = {group.n})" for group in lines.others)
+    return f"Not drawn: {names}."
 
 
 def _make_measure_cell(measure: Measure, value: float | None) -> Cell | str:

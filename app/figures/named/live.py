@@ -42,7 +42,6 @@ from app.figures.run_charts import (
     draw_metrics,
     draw_outcomes,
 )
-from app.figures.theme import ENDED_STATUSES
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import is_known
 from storage.engine import Database
@@ -233,7 +232,6 @@ def _draw_gate_dynamics(data: RunData, options: GateDynamicsOptions) -> Chart:
         run=data.run.name,
         marks=data.marks,
         closing=options.closing,
-        ended=data.run.live_status in ENDED_STATUSES,
     )
 
 

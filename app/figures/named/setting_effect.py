@@ -11,6 +11,7 @@ import numpy as np
 from app.analysis.aggregates import Aggregation, join_summaries
 from app.analysis.curves import ComparedRun, Curves, RunTables, describe_excluded
 from app.analysis.finals import FinalRule, caption_final, compute_final_rates, get_final_title, make_final_scale
+from app.analysis.format import format_run_count
 from app.analysis.intervals import CENTER_NAMES
 from app.analysis.quantities import UNIT_RANGE
 from app.analysis.settings import IMPORT_LABEL, name_run_algo
@@ -87,7 +88,7 @@ def _draw(tables: RunTables, options: SettingEffectOptions) -> Chart:
         x_label=setting,
         panels=tuple(panels),
         caption=caption_final(curves, final_rule, *sentences) + describe_excluded(curves.excluded),
-        description=f"Final win rate of {curves.n} runs over {setting}: {', '.join(runs_by_algo)}.",
+        description=f"Final win rate of {format_run_count(curves.n)} over {setting}: {', '.join(runs_by_algo)}.",
         columns=min(3, len(panels)),
         subtitle=make_subtitle(aggregation, is_fraction=True),
         x_log=smallest > 0 and largest >= _MIN_LOG_RATIO * smallest,

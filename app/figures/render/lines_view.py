@@ -3,7 +3,6 @@
 Other modules that draw with Matplotlib use `set_title`, `wrap_text`, `spread` and `set_round_ticks`.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -15,6 +14,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -23,7 +23,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from app.figures.image_options import LineNames
 from app.figures.kinds.chart import Chart, LegendKey, Line, Panel, Values
-from app.figures.theme import Marker, format_mathtext, replace_unprintable
+from app.figures.theme import Marker, format_mathtext, make_text_color, replace_unprintable
 
 _POINT = 1 / 72
 """One typographic point in inches."""
@@ -42,8 +42,6 @@ _MAX_LABEL_LENGTH = 34
 """Largest length of such a name [characters]."""
 _MAX_LABEL_SHARE = 0.35
 """Largest width of such a name, as a fraction of the width of the figure."""
-_N_SEEDS = re.compile(r" \((n = [^)]*)\)$")
-"""The number of seeds at the end of the name of a line, as text. It can be a range: "n = 3 to 5"."""
 _MAX_VALUE = 1e150
 """Larger values are not drawn, because the axes of Matplotlib overflow."""
 _SHAPES: dict[Marker, str] = {
@@ -88,8 +86,7 @@ def draw_chart(chart: Chart, width: float, *, has_title: bool = True, line_names
 
 def _find_common_count(chart: Chart) -> str:
     """Return "n = 3" if the names of all lines contain this number of seeds, otherwise an empty text."""
-    matches = [_N_SEEDS.search(line.name) for _, line in chart.panel_lines if not line.faint]
-    counts = {match[1] if match else "" for match in matches}
+    counts = {line.seed_count for _, line in chart.panel_lines if not line.faint}
     return counts.pop() if len(counts) == 1 else ""
 
 
@@ -345,12 +342,12 @@ def _draw_end_labels(ax: Axes, panel: Panel, height: float, width: float, *, has
         Whether all lines have a name in the margin.
     """
     main_lines = [line for line in panel.lines if not line.faint]
-    counts = [_N_SEEDS.search(line.name) for line in main_lines]
-    has_counts = not has_title or len({count and count[0] for count in counts}) > 1
+    has_counts = not has_title or len({line.seed_count for line in main_lines}) > 1
     ends = []  # line, name, x and y of its last point
-    for line, count in zip(main_lines, counts, strict=True):
+    for line in main_lines:
         finite = np.flatnonzero(np.isfinite(line.y))
-        text = f"{line.label}{count[0] if count and has_counts else ''}"
+        count = f" ({line.seed_count})" if line.seed_count and has_counts else ""
+        text = f"{line.label}{count}"
         if line.label and len(finite):
             ends.append((line, text, float(line.x[finite[-1]]), float(line.y[finite[-1]])))
     longest = max((len(text) for _, text, _, _ in ends), default=0)
@@ -374,7 +371,7 @@ def _draw_end_labels(ax: Axes, panel: Panel, height: float, width: float, *, has
         ax.annotate(
             format_mathtext(text), (x, y), (1.02, label_y), "data", "axes fraction", va="center",
             size=_LABEL_SIZE,
-            color=line.color, annotation_clip=False,
+            color=make_text_color(line.color, to_hex(ax.get_facecolor())), annotation_clip=False,
             arrowprops={
                 "arrowstyle": "-", "color": line.color, "linewidth": 0.4, "relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 1
             },

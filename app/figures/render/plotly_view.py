@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 from math import ceil
+from textwrap import wrap
 from typing import Any
 
 import plotly.graph_objects as go
@@ -15,6 +16,11 @@ from app.figures.render import maps_views
 from app.figures.render.maps_views import plain
 from app.figures.theme import Mode, get_theme_colors
 
+_MAX_SUBTITLE_LENGTH = 110
+"""Longest line of a subtitle [characters]. Plotly does not wrap titles."""
+_SUBTITLE_HEIGHT = 22
+"""Height of a line of a subtitle [px]."""
+
 
 def to_plotly(figure: AnyFigure, *, mode: Mode = "light") -> go.Figure:
     """Draw the figure. Texts are escaped, so that Plotly does not read them as markup."""
@@ -24,15 +30,18 @@ def to_plotly(figure: AnyFigure, *, mode: Mode = "light") -> go.Figure:
     text, background, grid = get_theme_colors(mode)
     axis: dict[str, Any] = {"gridcolor": grid, "zerolinecolor": grid, "linecolor": grid}
     title: dict[str, Any] = {"text": plain(figure.title), "x": 0.01}
-    if isinstance(figure, Chart) and figure.subtitle:
-        title["subtitle"] = {"text": plain(figure.subtitle)}
+    subtitle = figure.subtitle if isinstance(figure, Chart) else ""
+    subtitle_lines = [plain(line) for line in wrap(subtitle, _MAX_SUBTITLE_LENGTH)]
+    if subtitle_lines:
+        title["subtitle"] = {"text": "<br>".join(subtitle_lines)}
+    title_height = 70 + _SUBTITLE_HEIGHT * max(0, len(subtitle_lines) - 1)
     has_panel_titles = isinstance(figure, Chart) and figure.columns > 1
     drawing.update_layout(
         font={"color": text, "family": "sans-serif", "size": 13},
         paper_bgcolor=background,
         plot_bgcolor=background,
         hovermode="x unified" if isinstance(figure, Chart) else "closest",
-        margin={"l": 80, "r": 30, "t": 100 if has_panel_titles else 70, "b": 60},  # px
+        margin={"l": 80, "r": 30, "t": title_height + (30 if has_panel_titles else 0), "b": 60},  # px
         title=title,
     )
     drawing.update_xaxes(**axis)
@@ -41,15 +50,18 @@ def to_plotly(figure: AnyFigure, *, mode: Mode = "light") -> go.Figure:
 
 
 def to_html(figure: AnyFigure, *, mode: Mode = "light", sources: Sequence[str] = ()) -> bytes:
-    """Return an HTML page that needs no network.
+    """Return an HTML page that needs no network: the figure with its caption below.
 
     Its metadata are the caption and the keywords `sources`: one text for each run of the figure.
     """
     page = to_plotly(figure, mode=mode).to_html(include_plotlyjs=True, full_html=True)
     metadata = {"description": figure.caption, "keywords": "; ".join(sources)}
     meta_tags = "".join(f'<meta name="{name}" content="{escape(text)}">' for name, text in metadata.items())
-    _, background, _ = get_theme_colors(mode)
+    text, background, _ = get_theme_colors(mode)
     page = page.replace("<body>", f'<body style="background: {background}">', 1)
+    style = f"max-width: 60em; margin: 1em; font: 14px/1.5 sans-serif; color: {text}"
+    caption = f'<p style="{style}">{escape(figure.caption)}</p>'
+    page = f"{caption}</body>".join(page.rsplit("</body>", 1))
     return page.replace("<head>", f"<head>{meta_tags}<title>{escape(figure.title)}</title>", 1).encode()
 
 

@@ -137,7 +137,9 @@ def _choose_bundles(run_filter: RunFilter) -> BundleSelection:
         return BundleSelection()
     keys = st.multiselect(
         "Compare with bundle",
-        **view.COMPARED_BUNDLES.bind(list(bundles), lambda key: bundles[key].name if key in bundles else "no longer open"),
+        **view.COMPARED_BUNDLES.bind(
+            list(bundles), lambda key: bundles[key].name if key in bundles else "no longer open"
+        ),
         placeholder="none",
         help="Runs of a bundle are separate lines with the name of the bundle. They are never averaged with your runs.",
         width=220,

@@ -163,7 +163,7 @@ def _show_presets(request: Request) -> None:
     st.radio(
         "Preset", list(presets), index=index, horizontal=True, width="stretch",
         captions=[escape_markdown(sentence) for sentence in first_sentences],
-        help="Gives the default of every setting below. *Method* compares the presets.",
+        help="Gives the default of every setting below. *Learn › Method* compares the presets.",
         **fields.bind(PRESET, "preset", value, default=DEFAULTS[PRESET]),
     )  # fmt: skip
     fields.show_fault(request.faults, PRESET)

@@ -170,12 +170,12 @@ def show(run: RunRow) -> str:
 
 
 def show_request_buttons(run: RunRow) -> None:
-    """Draw the buttons that request an evaluation or an episode of the current policy."""
-    if not messages.may_act():
+    """Draw the buttons that request an evaluation or an episode of the current policy, if a trainer can answer."""
+    if not messages.may_act() or not allows(run.live_status, "evaluate"):
         return
     _show_request_button(run, "evaluate", "Evaluate now", ":material/exercise:", _EVALUATE_HELP)
     _show_request_button(run, "play", "Record an episode", ":material/smart_display:", _RECORD_HELP)
-    if get_disabled_reason(run) is None and run.env_steps:
+    if run.env_steps:
         help_text = "Play a new episode with the current policy, from the start of a training episode"
         with st.popover("Replay a training episode", icon=":material/replay:", help=help_text):
             episode = config_form.integer_field("Training episode", key="ask-episode", default=1, low=1, high=10**9)
@@ -184,7 +184,12 @@ def show_request_buttons(run: RunRow) -> None:
 
 
 def show_repeat_button(run: RunRow, episode: int) -> None:
-    """Draw the button that repeats a training episode from its start state with the current policy."""
+    """Draw the button that repeats a training episode from its start state with the current policy.
+
+    Draw nothing if no trainer can answer.
+    """
+    if not allows(run.live_status, "evaluate"):
+        return
     help_text = (
         f"Records one greedy episode with the current policy. It starts like training episode {episode} if the "
         "environment can repeat that start; the result states which start was used."
@@ -207,13 +212,6 @@ def show_requests(run: RunRow, *, limit: int = 5) -> None:
             parameters = view.add_bundle({RUN.name: run.id, PLAY.name: play})
             replay_link = f" · [Replay](replay?{urlencode(parameters)})"
         st.caption(f"{escape_markdown(describe(request))}{replay_link}")
-
-
-def get_disabled_reason(run: RunRow) -> str | None:
-    """Return the reason why a run cannot process requests; None if it can."""
-    if allows(run.live_status, "evaluate"):
-        return None
-    return f"No trainer is running: the run is {run.live_status}."
 
 
 def offer_kill(run: RunRow) -> None:
@@ -301,11 +299,10 @@ def _run_action(action: Callable[[], object]) -> None:
 def _show_request_button(
     run: RunRow, kind: QuestionKind, label: str, icon: str, help_text: str, *, episode: int | None = None
 ) -> None:
-    disabled_reason = get_disabled_reason(run)
     key = f"ask-{kind}" if episode is None else f"ask-{kind}-again"
     st.button(
-        label, icon=icon, key=key, disabled=disabled_reason is not None,
-        help=disabled_reason or f"{help_text} {_NO_EFFECT_HELP}", on_click=_send, args=(run.id, kind, episode, key),
+        label, icon=icon, key=key, help=f"{help_text} {_NO_EFFECT_HELP}", on_click=_send,
+        args=(run.id, kind, episode, key),
     )  # fmt: skip
     error = st.session_state.pop(f"{key}-refused", None)
     if isinstance(error, EmtcError):

@@ -253,7 +253,9 @@ def _show_buttons(row: EntryRow, *, has_all_runs: bool) -> None:
             _show_view_link(view)
         may_act = messages.may_act()
         if may_act and not edit.is_editing(row.id):
-            st.button("Edit", icon=":material/edit:", key=f"entry-{row.id}-edit", on_click=edit.open_editor, args=(row,))
+            st.button(
+                "Edit", icon=":material/edit:", key=f"entry-{row.id}-edit", on_click=edit.open_editor, args=(row,)
+            )
         show_download([row.id], key=f"entry-{row.id}")
         with st.popover("Delete", icon=":material/delete:", key=f"entry-{row.id}-delete", disabled=not may_act):
             st.markdown("Delete this entry and its figure?")

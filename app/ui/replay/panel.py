@@ -46,6 +46,7 @@ from storage.queries.episode_search import (
 from storage.queries.memory import list_snapshots
 from storage.queries.run_search import RunFilter, run_names
 from storage.runs.rows import RunRow, find_run
+from storage.runs.status import allows
 
 MAX_LISTED_RUNS = 100
 """Maximum number of runs in the choice of the second episode's run."""
@@ -262,7 +263,7 @@ def _show_single(run: RunRow, replay: Replay, tools: DeltaGenerator, *, has_map:
                 _show_map(run, replay)
     if replay.is_training:
         st.caption(escape_markdown(replay.side.chart.caption or "Gate off: this run has no β."))
-        if controls.get_disabled_reason(run) is None:
+        if allows(run.live_status, "evaluate"):
             st.fragment(_show_repeat_button, run_every=1.0)(run.id, replay.trajectory.episode)
     else:
         st.caption(

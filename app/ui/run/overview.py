@@ -14,6 +14,7 @@ from app.analysis.format import (
     escape_markdown,
     format_count,
     format_duration,
+    format_final_rate,
     format_number,
     format_percent,
     format_time,
@@ -33,6 +34,7 @@ from app.ui.widgets import canvas, config_form, pin
 from emtc_core.config.base import IMPORTED
 from emtc_core.errors import EmtcError
 from storage.queries.curves import policy_evaluations
+from storage.queries.final_rates import FINAL_RATE_LABEL, read_final_rates
 from storage.queries.run_search import list_filter_options
 from storage.queries.runs import list_resumes
 from storage.runs.labels import LONGEST_NOTE, edit_run, tag_runs
@@ -154,9 +156,11 @@ def _save_name_form(run: RunRow) -> None:
 
 def _show_properties(run: RunRow) -> None:
     """Draw the table with progress, results, times, machine, code and related runs."""
+    final = data.cached(read_final_rates, ttl=2)([run.id]).get(run.id)
     properties = {
         "Steps": f"{format_count(run.env_steps)} of {format_count(run.target_steps)} env steps",
-        "Last evaluation": f"greedy win rate {format_percent(run.win_rate)}, return {format_number(run.return_mean)}, "
+        FINAL_RATE_LABEL: format_final_rate(final.rate, final.episodes) if final else MISSING,
+        "Last greedy win rate": f"{format_percent(run.win_rate)}, return {format_number(run.return_mean)}, "
         f"μ̄_w {format_number(run.mu_w)}",
         "Created": format_time(run.created_at),
         "Trained": _describe_training_time(run),

@@ -7,6 +7,7 @@ third component, the smoothing slider, sets the smoothing of line charts.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import streamlit as st
 from streamlit.components.v2 import component
@@ -30,6 +31,7 @@ _curves = component(
 )
 _SHORT_NAMES = {axis.label: axis.short_name for axis in X_AXES.values()}
 """Label of an x axis → its name in the tooltip, for `show`."""
+_POINTED_BAND_NOTE = "only the line under the pointer has its band"
 _smoothing = component(
     "emtc_lab_smoothing",
     html='<div class="smoothing"><label>Smoothing <input type="range" min="0" step="0.01"></label><output></output>'
@@ -109,7 +111,10 @@ def show(
     x_name: str = "",
     legend: bool = True,
     titles: bool = True,
+    x_title: bool = True,
+    bands: Literal["all", "pointed"] = "all",
     shared_axis: SharedAxis | None = None,
+    on_press: Callable[[], None] | None = None,
 ) -> None:
     """Draw a line chart.
 
@@ -122,7 +127,12 @@ def show(
         x_name: Name of the x axis in the tooltip. Default: that of the axis, as in `app.analysis.x_axes`.
         legend: Whether to draw the legend. False for charts that share a legend; the tooltip always names the lines.
         titles: Whether to draw the titles of the panels. False if the page has the title.
+        x_title: Whether to write the title of the x axis. False if a chart below it has the same x axis and its title.
+        bands: The lines whose band is drawn: all, or only the line that is nearest to the pointer or that a legend
+            highlights. The subtitle of the chart states this.
         shared_axis: What the chart shares with other charts.
+        on_press: Called when the user presses the chart, or its button *Enlarge*. None: the button shows the chart on
+            the whole screen.
     """
 
     def changed() -> None:
@@ -137,12 +147,17 @@ def show(
         "xName": x_name or _SHORT_NAMES.get(chart.x_label, "env step"),
         "legend": legend,
         "titles": titles,
+        "opens": on_press is not None,
+        "xTitle": x_title,
+        "bands": bands,
         "link": shared_axis.link if shared_axis else None,
         "height": shared_axis.height if shared_axis else None,
         "smoothing": shared_axis.smoothing if shared_axis else 0,
         "extent": list(shared_axis.extent) if shared_axis and shared_axis.extent else None,
     }
-    _curves(key=key, data=data, on_window_change=changed)
+    if bands == "pointed" and any(line.low is not None for _, line in chart.panel_lines):
+        data["subtitle"] = "; ".join(filter(None, (chart.subtitle, _POINTED_BAND_NOTE)))
+    _curves(key=key, data=data, on_window_change=changed, on_opened_change=on_press or (lambda: None))
 
 
 def show_episode(scene: Scene, chart: Chart, *, key: str, start: int = 0, title: str = "") -> None:

@@ -3,6 +3,9 @@
 *Pin* creates an entry of the research notebook: the figure, a note, and the view of the page, which are its parameters
 in the URL. *Export* writes vector and raster images, an interactive HTML page, and the data as CSV. Both buttons open a
 box, which is a popover whose content is drawn only after it was opened (`app.ui.widgets.box`).
+
+With `icons`, `show_with_export` draws the two buttons as icons. They are visible while the pointer is on the container
+of `make_panel` that contains them, or while the keyboard focus is in it; on touch screens always. See page.css.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +14,9 @@ from typing import Any
 from uuid import uuid4
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
-from app.analysis.format import escape_markdown
+from app.analysis.format import escape_markdown, write_minus_signs
 from app.analysis.provenance import describe_runs
 from app.analysis.quantities import AUTO, RateName
 from app.figures.figure import FigureKind
@@ -178,7 +182,7 @@ def show(
         facts: Options of the figure as JSON values. An exported notebook makes the figure again from them and the runs.
     """
     name = f"{key}-pin"  # start of the keys of all widgets and session values below
-    form = _show_box("Pin", figure, icon=":material/keep:", key=name, help="Save this figure and view in the notebook")
+    form = _show_box("Pin", figure, icon=":material/keep:", key=name, help="Pin this figure and view to the notebook")
     if not form.is_opened:
         return
     content = figure() if callable(figure) else figure
@@ -212,11 +216,34 @@ def show_with_export(
     page: str,
     run: _Runs = None,
     facts: Mapping[str, Any] | None = None,
+    sources: Sequence[str] = (),
+    icons: bool = False,
 ) -> None:
-    """Draw the buttons *Export* and *Pin* next to each other; see `show_export` for a figure that is a function."""
-    with st.container(horizontal=True, width="content", gap="small"):
-        show_export(figure, key=key, stem=stem)
+    """Draw the buttons *Export* and *Pin* next to each other.
+
+    Args:
+        figure: The figure, or a function that makes it and is called only while one of the boxes is open.
+        key: Unique among the figures of the page.
+        stem: End of the file name, after the name of the figure.
+        page: Path of the page, such as "live".
+        run: The run or runs in the figure.
+        facts: Options of the figure; see `show`.
+        sources: Descriptions of the runs, which the exported file contains.
+        icons: Draw the buttons as icons, in a container of `make_panel`. Screen readers and tooltips name them.
+    """
+    container_key = f"figure-icons-{key}" if icons else None
+    with st.container(key=container_key, horizontal=True, width="content", gap=None if icons else "small"):
+        show_export(figure, key=key, stem=stem, sources=sources, help="Export" if icons else None)
         show(figure, key=key, page=page, run=run, facts=facts)
+
+
+def make_panel(key: str) -> DeltaGenerator:
+    """Make the container of a figure, its title and its icons (`show_with_export`).
+
+    Args:
+        key: Unique among the figures of the page.
+    """
+    return st.container(key=f"figure-panel-{key}", gap=None)
 
 
 def show_figure(figure: AnyFigure, *, key: str, x_name: str = "", panel_height: int = _PANEL_HEIGHT) -> None:
@@ -228,7 +255,7 @@ def show_figure(figure: AnyFigure, *, key: str, x_name: str = "", panel_height: 
         mode: Mode = "dark" if st.context.theme.type == "dark" else "light"
         plot = to_plotly(figure, mode=mode).update_layout(title=None, margin={"t": 40})
         st.plotly_chart(plot, key=key, theme=None, config={"displayModeBar": False})
-    st.caption(escape_markdown(figure.caption))
+    st.caption(escape_markdown(write_minus_signs(figure.caption)))
 
 
 def show_more_figures(page: str, runs: Sequence[RunRow], *, rate: RateName = AUTO) -> None:

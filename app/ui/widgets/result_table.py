@@ -2,15 +2,24 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import streamlit as st
 from pandas.api.types import infer_dtype
 
-from app.analysis.format import escape_markdown
-from app.analysis.tables import ROWS_ONLY, TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, Table, TableFormat, export_table
+from app.analysis.format import escape_markdown, write_minus_signs
+from app.analysis.tables import (
+    ROWS_ONLY,
+    TABLE_FORMATS,
+    TABLE_MIME,
+    TABLE_SUFFIX,
+    Cell,
+    Table,
+    TableFormat,
+    export_table,
+)
 from app.ui.widgets import files
 
 MAX_UNFOLDED = 5
@@ -44,6 +53,26 @@ def number_columns(frame: pd.DataFrame) -> dict[str, Any]:
     return formats
 
 
+def make_number_frame(table: Table) -> pd.DataFrame:
+    """Return the rows with numbers instead of formatted cells, so that a data frame sorts them as numbers.
+
+    The column "estimate" becomes a column of numbers. The ends of its interval, if there are any, become the columns
+    "estimate low" and "estimate high".
+    """
+    columns: dict[str, pd.Series] = {}
+    for title in table.frame.columns:
+        cells = table.cells.get(title)
+        if cells is None:
+            columns[title] = pd.Series(table.frame[title])
+            continue
+        columns[title] = _read_numbers(cells, "value")
+        for end in ("low", "high"):
+            numbers = _read_numbers(cells, end)
+            if numbers.count():  # without missing numbers
+                columns[f"{title} {end}"] = numbers
+    return pd.DataFrame(columns)
+
+
 def show(table: Table, *, key: str, stem: str, titles: Sequence[str] = ()) -> None:
     """Draw the table with its caption, downloads and excluded runs.
 
@@ -54,7 +83,7 @@ def show(table: Table, *, key: str, stem: str, titles: Sequence[str] = ()) -> No
         titles: Titles of the columns on the page. Default: all columns. Files have all columns.
     """
     caption, downloads = st.columns([5, 1], vertical_alignment="bottom")
-    caption.caption(escape_markdown(table.caption))
+    caption.caption(escape_markdown(write_minus_signs(table.caption)))
     with downloads.container(horizontal=True, horizontal_alignment="right"):
         download(table, key=key, stem=stem)
     st.markdown(to_markdown(table, titles=titles))
@@ -117,8 +146,9 @@ def to_markdown(
     def write_cell(row: int, name: str) -> str:
         if markdown_cells and name in markdown_cells:
             return markdown_cells[name][row]
-        text = escape_markdown(str(frame[name].iloc[row]))
+        text = str(frame[name].iloc[row])
         is_value = name != frame.columns[0]  # the first column contains names, which may wrap
+        text = escape_markdown(write_minus_signs(text) if is_value else text)
         if is_value:
             for words in _NO_BREAK:
                 text = text.replace(words, words.replace(" ", "\u00a0"))
@@ -133,3 +163,8 @@ def write_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table as Markdown text. Its cells are Markdown already and are not escaped."""
     first, *others = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
     return "\n".join([first, "|" + "---|" * len(header), *others])
+
+
+def _read_numbers(cells: Sequence[Cell | None], name: Literal["value", "low", "high"]) -> pd.Series:
+    """Read one number of each cell; NaN if it does not exist."""
+    return pd.Series([None if cell is None else getattr(cell, name) for cell in cells], dtype="float64")

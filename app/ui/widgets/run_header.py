@@ -5,31 +5,28 @@ Replay draw the header. While a run is trained, a timer updates the row. On the 
 updates the messages of the run.
 """
 
-from typing import Final
-
 import pandas as pd
 import streamlit as st
 
-from app.analysis.curves import select_points
-from app.analysis.finals import LAST_TENTH, compute_final_rate
-from app.analysis.format import MISSING, escape_markdown, format_count, format_duration, format_number, format_percent
-from app.analysis.quantities import ROBUST, SUCCESS_RATE, get_success_threshold
+from app.analysis.format import (
+    MISSING,
+    escape_markdown,
+    format_count,
+    format_duration,
+    format_final_rate,
+    format_number,
+    format_percent,
+)
+from app.analysis.quantities import SUCCESS_RATE, get_success_threshold
 from app.analysis.settings import is_gate_off, name_algo
 from app.figures.theme import ENDED_STATUSES
-from app.ui import data, messages, run_data, view
+from app.ui import data, messages, run_data
 from app.ui.live import controls
-from app.ui.page_state import RUN
 from app.ui.run_data import LiveCurves
-from app.ui.widgets import run_picker, tour
+from app.ui.widgets import page_tabs, run_picker, tour
+from storage.queries.final_rates import FINAL_RATE_LABEL, FINAL_RATE_MEANING, read_final_rates
 from storage.runs.rows import RunRow, find_run, format_seed, imported_label, shown_status
 
-TABS: Final = {
-    "run": ("Overview", ":material/description:"),
-    "live": ("Live", ":material/monitoring:"),
-    "memory": ("Memory", ":material/bubble_chart:"),
-    "replay": ("Replay", ":material/smart_display:"),
-}
-"""Page → title and icon."""
 UPDATE_S = 5.0
 """Interval of the updates on the pages other than Live [s]."""
 _SPEED = "time/env_steps_per_second"
@@ -48,7 +45,7 @@ def open_page(title: str, *, has_numbers: bool = True) -> RunRow:
     """
     run = run_picker.require_run(title)
     st.session_state[_STATUS] = {run.id: run.live_status}
-    _show_tabs(run, title)
+    page_tabs.show()
     tour.show(run)
     if has_numbers:
         st.fragment(_update, run_every=None if run.live_status in ENDED_STATUSES else UPDATE_S)(run.id)
@@ -68,12 +65,12 @@ def rerun_if_status_changed(run: RunRow) -> None:
 def show_numbers(run: RunRow, curves: LiveCurves) -> None:
     """Draw the row with name, status, gate, progress, results and controls."""
     with st.container(key="run_numbers", horizontal=True, vertical_alignment="center", gap="small"):
-        st.markdown(f"**{escape_markdown(run.name)}**", width="content")
+        st.markdown(
+            f"**{escape_markdown(run.name)}** :small[:gray[{run.id}]]", help=_describe_run(run), width="content"
+        )
         run_picker.show_status_badge(shown_status(run.live_status, run.tags))
         _show_gate(run)
-        progress = min(1.0, max(0, run.env_steps) / max(1, run.target_steps))
-        steps = f"{format_count(run.env_steps)} / {format_count(run.target_steps)} steps"
-        st.progress(progress, text=f"{steps} · {format_percent(progress)}")
+        _show_progress(run)
         for label, value, help_text in (_describe_result(run, curves), *_describe_times(run, curves)):
             st.metric(label, value, help=help_text, width="content")
         explanation = controls.show(run)  # what happens to the stored rows after a resume or restart
@@ -81,26 +78,25 @@ def show_numbers(run: RunRow, curves: LiveCurves) -> None:
         st.caption(escape_markdown(explanation))
 
 
-def _show_tabs(run: RunRow, title: str) -> None:
-    """Draw the links to the pages of the run. The title of this page is the current tab."""
+def _describe_run(run: RunRow) -> str:
+    """Write algorithm, environment, map and seed of a run as Markdown, and where it was imported from."""
     algo = name_algo(run.algo)
     imported = ""
     import_source = imported_label(run.config)
     if import_source is not None:
         algo = run.algo  # an imported run has the name that its files contain
         imported = f" · imported ({import_source})"
-    info = f"`{run.id}` · {algo} on {run.env} {run.map} · {format_seed(run.seed)}{imported}"
-    with st.container(key="run_tabs", horizontal=True, vertical_alignment="center", gap="small"):
-        for page, (name, icon) in TABS.items():
-            if name == title:
-                st.title(name, anchor=False, width="content")
-            else:
-                parameters = view.add_bundle({RUN.name: run.id})
-                st.page_link(f"../pages/{page}.py", label=name, icon=icon, query_params=parameters)
-        if all(name != title for name, _ in TABS.values()):
-            st.title(title, anchor=False, width="content")
-        # The backticks around the id are Markdown, so their escape is removed.
-        st.caption(escape_markdown(info).replace("\\`", "`"), width="content")
+    return escape_markdown(f"{algo} on {run.env} {run.map} · {format_seed(run.seed)}{imported}")
+
+
+def _show_progress(run: RunRow) -> None:
+    """Draw the trained env steps, with a bar if the run has not reached its training length."""
+    if run.env_steps >= run.target_steps:
+        st.metric("Env steps", format_count(run.env_steps), width="content")
+        return
+    progress = max(0, run.env_steps) / max(1, run.target_steps)
+    steps = f"{format_count(run.env_steps)} / {format_count(run.target_steps)} steps"
+    st.progress(progress, text=f"{steps} · {format_percent(progress)}")
 
 
 def _update(run_id: str) -> None:
@@ -125,13 +121,12 @@ def _show_gate(run: RunRow) -> None:
 
 
 def _describe_times(run: RunRow, curves: LiveCurves) -> list[tuple[str, str, str]]:
-    """Return label, value and help of the speed, the time left and the time since the start."""
+    """Return label, value and help of the speed and the time left, or of the training time if the run has ended."""
     elapsed_s = run_data.get_training_s(run)
     elapsed_help = "Since the trainer started, without pauses"
     elapsed = ("Elapsed", format_duration(elapsed_s), elapsed_help)
     if run.live_status in ENDED_STATUSES:
-        speed = run.env_steps / elapsed_s if elapsed_s else None
-        return [("Speed [steps/s]", format_number(speed), "Training env steps per second, on average"), elapsed]
+        return [elapsed]
     curves.record_progress(run)  # `steps_per_second` below is computed from these records
     if run.live_status == "paused":
         return [
@@ -148,9 +143,9 @@ def _describe_times(run: RunRow, curves: LiveCurves) -> list[tuple[str, str, str
 
 
 def _describe_result(run: RunRow, curves: LiveCurves) -> tuple[str, str, str]:
-    """Return label, value and help of the win rate, or of the success rate if a success is defined by the return.
+    """Return label, value and help of the final win rate.
 
-    A run without a win rate has the return instead.
+    A run whose successes are defined by the return has the success rate instead, a run without wins the return.
     """
     threshold = get_success_threshold(run.config)
     mean_return = f"mean return {format_number(run.return_mean)} [env return]"
@@ -159,37 +154,19 @@ def _describe_result(run: RunRow, curves: LiveCurves) -> tuple[str, str, str]:
         return "Success", format_percent(curves.get_last_value(SUCCESS_RATE)), help_text
     if run.win_rate is None and run.return_mean is not None:
         return "Return", format_number(run.return_mean), "Last greedy evaluation, mean [env return]"
-    robust_rate = _compute_final_robust_rate(run, curves.evaluations)
-    if robust_rate is None:
-        return "Win rate", format_percent(run.win_rate), f"{_describe_evaluation(curves.evaluations)}; {mean_return}"
-    help_text = (
-        "Mean over the evaluations in the last tenth of the budget, episodes from shifted starts. "
-        f"Last greedy evaluation: {format_percent(run.win_rate)}; {mean_return}"
-    )
-    return "Robust win rate, last tenth", format_percent(robust_rate), help_text
-
-
-def _compute_final_robust_rate(run: RunRow, evaluations: pd.DataFrame) -> float | None:
-    """Compute the final robust win rate, that of evaluation episodes with shifted starts.
-
-    None if the run has not finished or has no such episodes.
-    """
-    if run.status != "finished" or not len(evaluations):
-        return None
-    points = select_points(evaluations.assign(run_id=run.id), ROBUST)
-    if not len(points):
-        return None
-    steps, values = points["env_step"].to_numpy(), points["value"].to_numpy()
-    return compute_final_rate(steps, values, budget=run.target_steps, rule=LAST_TENTH)
+    final = read_final_rates(data.database(), [run.id]).get(run.id)
+    value = format_final_rate(final.rate, final.episodes) if final is not None else MISSING
+    meaning = f"{FINAL_RATE_MEANING[0].upper()}{FINAL_RATE_MEANING[1:]}."
+    return FINAL_RATE_LABEL, value, f"{meaning} {_describe_evaluation(curves.evaluations)}; {mean_return}"
 
 
 def _describe_evaluation(evaluations: pd.DataFrame) -> str:
-    """Write the number of different episodes of the last evaluation, and its robust win rate."""
+    """Write the win rates of the last evaluation and the number of its different episodes."""
     if not len(evaluations):
-        return "Last greedy evaluation"
+        return "Last greedy evaluation: none"
     last = evaluations.iloc[-1]
-    if pd.isna(last["distinct"]):
-        return "Last greedy evaluation"
-    text = f"Last greedy evaluation: {last['distinct']:.0f} of its {last['episodes']:.0f} episodes differ"
+    text = f"Last greedy evaluation: {format_percent(last['win_rate'])}"
+    if not pd.isna(last["distinct"]):
+        text += f", {last['distinct']:.0f} of its {last['episodes']:.0f} episodes differ"
     robust_rate = last["robust_win_rate"]
     return text if pd.isna(robust_rate) else f"{text}; {format_percent(robust_rate)} won from shifted starts"
