@@ -23,7 +23,13 @@ from app.analysis.projections.linear import compute_pca, select_axes
 from app.analysis.projections.snapshots import sample_rows
 from app.analysis.results import select_results
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, has_coordinates
-from app.analysis.what_if import WhatIfSettings, evaluate_what_if, merge_nodes, read_gate_rules, read_stream
+from app.analysis.what_if import (
+    WhatIfSettings,
+    evaluate_what_if,
+    merge_nodes,
+    read_gate_settings,
+    read_recorded_transitions,
+)
 from app.cli.main import run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel
 from app.figures.kinds.maps import Cloud, Grid, Heatmap
@@ -307,8 +313,8 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         return join_values([replay.side for replay in add_run_names([first, second])])
 
     def draw_asked(question: WhatIfSettings, rows: NDArray[np.int64] | None = None) -> Chart:
-        rules = read_gate_rules(find_run(db, run_id).config)
-        stream = read_stream(db, run_id, rules, until=snapshot.env_step)
+        rules = read_gate_settings(find_run(db, run_id).config)
+        stream = read_recorded_transitions(db, run_id, rules, until=snapshot.env_step)
         merged = None if question.delta_factor is None else merge_nodes(snapshot, rules, question.delta_factor)
         found = evaluate_what_if(snapshot, stream, rules, question, merged=merged, rows=rows)
         return draw_what_if(found, run=name, env_step=snapshot.env_step)

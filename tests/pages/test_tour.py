@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.analysis.neighborhoods import OUTLIER_NEIGHBORS, find_outlier
-from app.ui.widgets.tour import NOTHING_TO_SHOW, STEPS
+from app.ui.widgets.tour import NO_SUITABLE_RUN, STEPS
 from emtc_core.config.resolve import resolve
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.runs.changes import create_run
@@ -96,7 +96,7 @@ def test_where_no_run_can_show_it_the_tour_says_so(use_database, tmp_path):
     seed_run(use_database(tmp_path / "bare.db"), gate="none")
     app = open_page("guide")
     app.button(key="take_tour").click().run()
-    assert NOTHING_TO_SHOW in [info.value for info in app.info]
+    assert NO_SUITABLE_RUN in [info.value for info in app.info]
 
 
 def test_a_stop_on_a_run_without_a_gate_does_not_speak_of_one(seeded):

@@ -103,7 +103,7 @@ def has_conditions() -> bool:
 
 def select_only(run_ids: list[str]) -> None:
     """Compare exactly these runs."""
-    view.WITH.write(None)
+    view.COMPARED_BUNDLES.write(None)
     RUNS.write(run_ids)
 
 
@@ -134,7 +134,9 @@ def _choose_bundles(run_filter: RunFilter) -> BundleSelection:
         return BundleSelection()
     keys = st.multiselect(
         "Compare with bundle",
-        **view.WITH.bind(list(bundles), lambda key: bundles[key].name if key in bundles else "no longer open"),
+        **view.COMPARED_BUNDLES.bind(
+            list(bundles), lambda key: bundles[key].name if key in bundles else "no longer open"
+        ),
         placeholder="none",
         help="Runs of a bundle are separate lines with the name of the bundle. They are never averaged with your runs.",
         width=220,

@@ -80,7 +80,7 @@ def _show_buttons(bundle: Bundle) -> None:
             "../pages/compare.py",
             label="Compare with mine",
             icon=":material/stacked_line_chart:",
-            query_params={view.WITH.name: bundle.key},
+            query_params={view.COMPARED_BUNDLES.name: bundle.key},
         )
         import_bundle.show_button(bundle)
         _show_button(

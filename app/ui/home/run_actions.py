@@ -172,8 +172,8 @@ def _run_action(action: Callable[[], str]) -> None:
 
 def _describe(verb: str, result: BulkResult) -> str:
     """Describe how many runs an action changed and why it refused others."""
-    refused = f" Refused for {format_run_count(len(result.refused))}: {result.refused[0]}" if result.refused else ""
-    return f"{verb} {format_run_count(len(result.done))}.{refused}"
+    refused = f" Refused for {format_run_count(len(result.errors))}: {result.errors[0]}" if result.errors else ""
+    return f"{verb} {format_run_count(len(result.changed_ids))}.{refused}"
 
 
 def _show_visibility_button(
@@ -297,7 +297,7 @@ def _delete(run_ids: Sequence[str]) -> None:
 
     def delete_runs() -> str:
         result = resume.delete_runs(data.database(), run_ids)
-        for run_id in result.done:
+        for run_id in result.changed_ids:
             run_picker.clear_deleted_run(run_id)
         return _describe("Deleted", result)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from app.analysis.neighborhoods import Outlier
     from app.ui.memory_data import SnapshotKey
 
-NOTHING_TO_SHOW = (
+NO_SUITABLE_RUN = (
     "No run has both a gate and a snapshot of its memory yet. Start the demo run: it has both within a minute."
 )
 _NO_SNAPSHOT = (
@@ -92,7 +92,7 @@ def show_start_button() -> None:
         return
     run_id = find_run_for_tour()
     if run_id is None:
-        st.info(NOTHING_TO_SHOW, icon=":material/explore:")
+        st.info(NO_SUITABLE_RUN, icon=":material/explore:")
     else:
         st.switch_page("../pages/live.py", query_params={RUN.name: run_id, TOUR.name: "1"})
 
