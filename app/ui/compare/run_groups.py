@@ -212,5 +212,7 @@ def _on_only(ids_by_group: Mapping[str, list[str]], name: str) -> None:
 def _on_pick(name: str) -> None:
     """Open the page of a run; a run of a bundle is opened in its bundle."""
     [(bundle_key, [run_id])] = view.group_by_bundle([name]).items()
-    parameters = {RUN.name: run_id, view.SHOWN_BUNDLE.name: bundle_key} if bundle_key else view.add_bundle({RUN.name: run_id})
+    parameters = (
+        {RUN.name: run_id, view.SHOWN_BUNDLE.name: bundle_key} if bundle_key else view.add_bundle({RUN.name: run_id})
+    )
     st.session_state[_REQUEST] = partial(st.switch_page, "../pages/live.py", query_params=parameters)
