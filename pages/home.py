@@ -3,8 +3,7 @@
 import streamlit as st
 
 from app.ui import data, messages
-from app.ui.home import bundle_list, open_bundle, run_table, start
-from app.ui.widgets import tour
+from app.ui.home import open_bundle, run_table, start
 
 ABOUT = (
     "Train and inspect *Episodic Memory Temporal Consistency* (EMTC) for cooperative multi-agent reinforcement "
@@ -18,24 +17,15 @@ with messages.guarded():
         st.title("EMTC Lab", width="content", help=ABOUT if has_runs else None)
         if has_runs:
             start.show_new_run_button()
-            start.show_demo_button(primary=False)
-            start.show_example_button(small=True)
-            tour.show_start_button()
             open_bundle.show()
-    if not has_runs:
+    if has_runs:
+        run_table.show()
+    else:
         st.markdown(ABOUT)
         with st.container(horizontal=True, gap="small"):
             start.show_demo_button(primary=True)
             start.show_example_button(small=False)
             open_bundle.show()
-    bundle_list.show(new=True)
-    if has_runs:
-        run_table.show()
-        from app.ui.home import newest_runs  # imports SciPy and the charts; an empty Home does not need them
-
-        newest_runs.show()
-        bundle_list.show(new=False)
-    else:
         messages.empty(
             messages.NO_RUNS,
             "*Start the demo run* trains EMTC(QPLEX) on the embedded simulator for about two minutes. "
@@ -43,4 +33,3 @@ with messages.guarded():
             page="../pages/launch.py",
             label="Open Launch",
         )
-        bundle_list.show(new=False)

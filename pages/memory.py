@@ -10,7 +10,7 @@ import streamlit as st
 
 from app.ui import messages
 from app.ui.memory import embedding_quality_panel, point_panel, selection_panel, snapshot_map
-from app.ui.memory.snapshot_map import FIRST_MAP, MapChoice, MemoryMap
+from app.ui.memory.snapshot_map import FIRST_MAP, MapChoice
 from app.ui.widgets import pin, run_header
 from storage.runs.rows import RunRow
 
@@ -22,36 +22,34 @@ def draw(run: RunRow) -> None:
     if choice is None:
         return
     if has_two_maps:
-        first_map, *_ = draw_two_maps(run, choice)
-        selection_panel.show(first_map)
+        draw_two_maps(run, choice)
     else:
         draw_one_map(choice)
     pin.show_more_figures("memory", [run])
 
 
 def draw_one_map(choice: MapChoice) -> None:
+    memory_map = snapshot_map.make_map(choice)
     left, right = st.columns([11, 9], gap="medium")
     with left:
-        memory_map = snapshot_map.draw_map(choice)
+        snapshot_map.draw_map(memory_map)
     with right:
         side_panel = st.empty()
         point_panel.show([memory_map])
-    embedding_quality_panel.show(memory_map)
     selection_panel.show(memory_map, side_panel)
+    embedding_quality_panel.show(memory_map)
 
 
-def draw_two_maps(run: RunRow, first: MapChoice) -> list[MemoryMap]:
+def draw_two_maps(run: RunRow, first: MapChoice) -> None:
     second = snapshot_map.choose_second_map(run, first)
-    left, right = st.columns(2, gap="medium")
-    with left:
-        maps = [snapshot_map.draw_map(first, second)]  # with the other map, to share color and selection
-        embedding_quality_panel.show(maps[0])
-    if second is not None:
-        with right:
-            maps.append(snapshot_map.draw_map(second, first))
-            embedding_quality_panel.show(maps[1])
+    maps = [snapshot_map.make_map(choice) for choice in (first, second) if choice is not None]
+    others = [second, first]  # the map with which each map shares color and selection
+    for memory_map, other, column in zip(maps, others, st.columns(2, gap="medium"), strict=False):
+        with column:
+            snapshot_map.draw_map(memory_map, other)
+            embedding_quality_panel.show(memory_map)
     point_panel.show(maps)
-    return maps
+    selection_panel.show(maps[0])
 
 
 run = run_header.open_page("Memory")

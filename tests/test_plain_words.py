@@ -39,7 +39,7 @@ ALLOWED = {
     ("app/figures/named/live.py", "beside"): "the name of an option of figures, also in stored views",
     ("app/figures/named/findings.py", "tell"): 'the verdict "cannot tell", as in significance.py',
     ("app/replay/replay.py", "hold"): "the name of an action in other environments",
-    ("app/ui/live/panels.py", "beside"): "the name of an option of figures, in stored views",
+    ("app/ui/live/cells.py", "beside"): "the name of an option of figures, in stored views",
     ("app/ui/replay/episode_choice.py", "beside"): "a URL parameter",
     ("app/ui/run/settings.py", "beside"): "a URL parameter",
     ("app/ui/widgets/tour.py", "beside"): "a URL parameter",

@@ -181,8 +181,8 @@ class Curves:
     """Sentence for captions: at which env steps the runs are compared (`app.analysis.results`)."""
     mixed_length_tasks: frozenset[str] = frozenset()
     """Tasks whose runs have different lengths and are compared at their own ends."""
-    hidden: tuple[Variant, ...] = ()
-    """Variants that are not drawn. They still count when the styles of lines are chosen."""
+    hidden: tuple[ComparedRun, ...] = ()
+    """Runs that are not drawn. Their variants still count when the styles of lines are chosen."""
 
     @cached_property
     def points(self) -> pd.DataFrame:
@@ -293,12 +293,19 @@ class Curves:
                 excluded.append(run.make_excluded(reason))
         return replace(self, runs=tuple(included), excluded=tuple(excluded))
 
-    def hide(self, methods: Iterable[str]) -> "Curves":
-        """Remove methods that the user has hidden, and keep their variants in `hidden`."""
-        names = set(methods)
-        hidden = tuple(group.variant for group in self.by_variant if group.variant.method in names)
-        visible = tuple(run for run in self.runs if run.variant.method not in names)
-        return replace(self, runs=visible, hidden=(*self.hidden, *hidden))
+    def hide(self, names: Iterable[str]) -> "Curves":
+        """Remove runs that the user has hidden, and keep them in `hidden`.
+
+        Args:
+            names: Ids of runs, and keys of methods (`Variant.method`), which mean all their runs.
+        """
+        hidden_names = set(names)
+        visible: list[ComparedRun] = []
+        hidden = list(self.hidden)
+        for run in self.runs:
+            is_hidden = run.id in hidden_names or run.variant.method in hidden_names
+            (hidden if is_hidden else visible).append(run)
+        return replace(self, runs=tuple(visible), hidden=tuple(hidden))
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,10 @@
 A study file (`app.analysis.study_plans`) names the measures of its claims. A new measure is a function that computes
 the number of each run, and an entry in `MEASURES`.
 
+A greedy win rate is measured in evaluation episodes with the start positions of the training, a robust one with shifted
+start positions. The budget is the number of env steps at which runs are compared. A fall is an evaluation with a low
+win rate after one with a high win rate.
+
 Symbols: μ̄_w (mu_w) is the time average of the win rate. H is the highest return that was reached from a state, stored
 in the episodic memory. Δ_mem is the error between H of a state and of its successor. The gate turns it into the weight
 β of the episodic incentive r_p. R² of H is the quality of an embedding (`app.analysis.collapse`).

@@ -26,6 +26,9 @@ PUBLISHED_WARNING = (
     "its win rates are not comparable with them."
 )
 
+PUBLISHED_ENVIRONMENTS = frozenset({"smac", "grf"})
+"""The environments on which the published numbers were measured."""
+
 
 @dataclass(frozen=True)
 class PublishedRate:

@@ -145,16 +145,17 @@ REASONS_WITHOUT_VALUE = {
 """Reason why a run has no point of a quantity, by the key of the quantity."""
 
 
-def find_rate(key: str, chosen: RateName) -> RateName | None:
+def find_rate(key: str, selected_rate: RateName) -> RateName | None:
     """Find the win rate of a key; None if the key is neither a win rate nor the time average of one.
 
     Args:
         key: Key of a quantity.
-        chosen: The selected win rate. It is returned for the keys `SELECTED_RATE` and `SELECTED_MU_W`.
+        selected_rate: The win rate that the user has selected. It is returned for the keys `SELECTED_RATE` and
+            `SELECTED_MU_W`.
     """
     if key not in _RATES_OF_KEYS:
         return None
-    return _RATES_OF_KEYS[key] or chosen
+    return _RATES_OF_KEYS[key] or selected_rate
 
 
 def uses_selected_rate(key: str) -> bool:

@@ -17,7 +17,7 @@ from app.analysis.quantities import ROBUST, SELECTED_RATE, TRAINING_WIN_RATE, WI
 
 REASON_FOR_ROBUST = "greedy episodes from fixed starts are nearly identical"
 _GREEDY_NOTE = "Win rates of greedy episodes from the default starts of the task."
-_MAX_LISTED = 3
+_MAX_LISTED_RUNS = 3
 """Maximum number of runs that a reason lists."""
 
 
@@ -85,8 +85,8 @@ def _choose_task_rate(counts: Mapping[str, _EvaluationCounts]) -> TaskRate:
 
 def _describe_missing(run_ids: Sequence[str]) -> str:
     """Describe the runs without a robust win rate: "run a1 has evaluations without a robust win rate"."""
-    ids = ", ".join(run_ids[:_MAX_LISTED])
-    more = f" and {len(run_ids) - _MAX_LISTED} more" if len(run_ids) > _MAX_LISTED else ""
+    ids = ", ".join(run_ids[:_MAX_LISTED_RUNS])
+    more = f" and {len(run_ids) - _MAX_LISTED_RUNS} more" if len(run_ids) > _MAX_LISTED_RUNS else ""
     runs, have = ("runs", "have") if len(run_ids) > 1 else ("run", "has")
     return f"{runs} {ids}{more} {have} evaluations without a robust win rate"
 
@@ -118,8 +118,8 @@ def _write_note(task_rates: Mapping[str, TaskRate]) -> str:
         return ""
     sentences = []
     if robust:
-        where = f" on {', '.join(robust)}" if len(robust) < len(task_rates) else ""
-        sentences.append(f"Robust win rates (shifted starts){where}, because {REASON_FOR_ROBUST}.")
+        on_tasks = f" on {', '.join(robust)}" if len(robust) < len(task_rates) else ""
+        sentences.append(f"Robust win rates (shifted starts){on_tasks}, because {REASON_FOR_ROBUST}.")
     sentences += [f"Greedy win rates on {task}, because {reason}." for task, reason in with_reason]
     if greedy_only:
         sentences.append(f"Greedy win rates on {', '.join(greedy_only)}, because no run has a robust win rate.")

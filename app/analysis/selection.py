@@ -30,7 +30,8 @@ class NodeQuantity:
     value_names: tuple[str, ...] = ()
     """Names of the values 0, 1, …; empty if the values are numbers."""
     no_effect: float | None = None
-    """The value of nodes on which the gate has no effect. Maps draw these nodes gray and small, below the others."""
+    """The value of ordinary nodes: on which the gate has no effect, or with one visit. Maps draw these nodes gray and
+    small, below the others."""
     is_log: bool = False
     """Whether the color scale is logarithmic."""
 
@@ -48,7 +49,8 @@ NODE_QUANTITIES: dict[str, NodeQuantity] = {
         NodeQuantity("beta", "β", "fraction", "gate coefficient of that error at the snapshot's τ", no_effect=1.0),
         NodeQuantity("t", "t", "steps", "step of the episode at which the state was visited", is_integer=True),
         NodeQuantity("success", "N_ξ ÷ N_call", "fraction", "fraction of the visits in successful episodes"),
-        NodeQuantity("n_call", "N_call", "visits", "number of visits of the state", is_integer=True),
+        NodeQuantity("n_call", "N_call", "visits", "number of visits of the state", is_integer=True, no_effect=1.0,
+        is_log=True),
         NodeQuantity("age", "age", "env steps", "env steps since the visit that wrote the state of the node",
         is_integer=True),
         NodeQuantity("episode", "episode", "number", "training episode that wrote the state of the node",
@@ -185,7 +187,8 @@ def _is_inside(polygon: NDArray[np.float64], points: NDArray[np.float64]) -> NDA
 def tabulate_selection(snapshot: Snapshot, selected: NDArray[np.bool_], on_map: NDArray[np.bool_]) -> pd.DataFrame:
     """Compare the selected nodes with the other nodes on the map: one row per number, columns selected and rest.
 
-    Nodes without a value are left out of its quantiles: Δ_mem and β of a node without a successor.
+    Nodes without a value are left out of its quantiles: Δ_mem and β of a node without a successor. The quantiles of
+    Δ_mem are left out if all of them are 0, and those of β if all are 1, which is so in most memories.
 
     Args:
         snapshot: The memory.
@@ -193,6 +196,7 @@ def tabulate_selection(snapshot: Snapshot, selected: NDArray[np.bool_], on_map: 
         on_map: Mask [M] of the nodes on the map.
     """
     masks = {"selected": selected & on_map, "rest": on_map & ~selected}
+    has_error = np.isfinite(snapshot.delta_mem)
     rows: list[dict[str, object]] = []
 
     def add_row(name: str, unit: str, compute: Callable[[NDArray[np.bool_]], float]) -> None:
@@ -203,9 +207,14 @@ def tabulate_selection(snapshot: Snapshot, selected: NDArray[np.bool_], on_map: 
     add_row("episodes of origin", "", lambda mask: float(len(np.unique(snapshot.episode[mask]))))
     add_row("desirable, ξ", "fraction", lambda mask: _mean(snapshot.xi[mask]))
     add_row("success, ΣN_ξ ÷ ΣN_call", "fraction", lambda mask: _success_rate(snapshot, mask))
+    add_row("Δ_mem above 0", "fraction", lambda mask: _mean(snapshot.delta_mem[mask & has_error] > 0))
     for key in DESCRIBED_QUANTITIES:
         quantity = NODE_QUANTITIES[key]
         values = compute_node_values(snapshot, key)
+        levels = list(_QUANTILES.values())
+        quantiles = [_quantile(values[mask], q) for mask in masks.values() for q in levels]
+        if quantity.no_effect is not None and {q for q in quantiles if isfinite(q)} == {quantity.no_effect}:
+            continue
         for label, q in _QUANTILES.items():
             add_row(
                 f"{quantity.name}, {label}",

@@ -13,9 +13,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 from emtc_core.config.base import IMPORTED, MEMORY_ALGO_PREFIXES
-from emtc_core.config.plugin_settings import PLUGIN, find_owner, list_plugin_fields
+from emtc_core.config.plugin_settings import PLUGIN, PLUGIN_SETTINGS, find_owner, list_plugin_fields, split_names
 from emtc_core.config.resolve import Value, flatten, resolve
 from emtc_core.config.run import RunConfig, list_algos, split_algo
+from emtc_core.envs.registry import ADAPTERS
 from emtc_core.errors import ConfigError
 from storage.runs.rows import imported_label
 
@@ -47,12 +48,12 @@ EMBEDDER_NAMES = {"random": "random projection", "dcae": "dCAE", "tcse": "TCSE"}
 """Value of `embed.type` → name of the embedder in the paper."""
 _SECTIONS = frozenset(RunConfig.model_fields) - {"algo", "seed", "preset", "env"}
 """Sections of which `list_sections` states whether an algorithm reads them."""
-_NEVER_CHANGES = frozenset({"algo", "seed", "train.t_max"}) | TASK_KEYS
+_NOT_IN_NAME = frozenset({"algo", "seed", "train.t_max"}) | TASK_KEYS
 """Settings that `find_changes` leaves out: algorithm, seed, training length and task are other parts of a variant."""
 _DEVICES = ("train.device", "train.act_device", "train.replay_device", "train.gpu_share", "memory.index_device")
-_WITHOUT_EFFECT = ("record.", "checkpoint.", "eval.", *_DEVICES, "train.threads", f"{CODE}.")
+_PREFIXES_WITHOUT_EFFECT = ("record.", "checkpoint.", "eval.", *_DEVICES, "train.threads", f"{CODE}.")
 """Prefixes of settings that do not affect learning."""
-_RELEVANT_CODE: Final = tuple(
+_COMPARED_CODE: Final = tuple(
     f"{CODE}.{part}"
     for part in ("source", "modules.", "patched", "python", "torch", "numpy", "numba", "gfootball", "jaxmarl")
 )
@@ -61,7 +62,7 @@ _RELEVANT_CODE: Final = tuple(
 The commit and the machine are not compared: two commits can differ only in the text of a page, two machines only in
 their names.
 """
-_MAX_LISTED: Final = 3
+_MAX_LISTED_VALUES: Final = 3
 """Maximum number of values that a warning lists."""
 _ABLATIONS: dict[tuple[str, Value], str] = {
     ("gate.enabled", False): "No-TCGM",
@@ -95,7 +96,7 @@ def list_code_warnings(groups: Mapping[str, Iterable[Mapping[str, Value]]]) -> t
         groups: Settings of all seeds by name of the variant, including those under `code.`.
 
     Returns:
-        One warning per group whose seeds differ in `_RELEVANT_CODE`.
+        One warning per group whose seeds differ in `_COMPARED_CODE`.
     """
     differences = {name: _list_code_differences(list(seeds)) for name, seeds in groups.items()}
     return tuple(
@@ -148,7 +149,7 @@ def is_gate_off(config: Mapping[str, Any]) -> bool:
 
 def is_irrelevant_for_learning(key: str) -> bool:
     """Return whether a setting does not affect learning."""
-    return key.startswith(_WITHOUT_EFFECT) and key != PATCHED_CODE
+    return key.startswith(_PREFIXES_WITHOUT_EFFECT) and key != PATCHED_CODE
 
 
 def list_sections(algo: str) -> set[str]:
@@ -177,6 +178,31 @@ def is_read(key: str, algo: str) -> bool:
     if section == PLUGIN:
         return rest.partition(".")[0] == split_algo(algo)[1]
     return section in list_sections(algo)
+
+
+def has_effect(key: str, settings: Settings) -> bool:
+    """Return whether the environment, the algorithm or a plug-in of a run reads a setting.
+
+    True for a key of no section, and for an algorithm that is not installed.
+
+    Args:
+        key: Key of the setting.
+        settings: The flat settings of the run: algorithm, environment, and the settings that name plug-ins.
+    """
+    algo = str(settings.get("algo"))
+    env = settings.get("env.name")
+    section, _, rest = key.partition(".")
+    if not rest or key in TASK_KEYS or algo not in list_algos():
+        return True
+    sections = list_sections(algo)
+    if owner := find_owner(key):  # the plug-in that declares the setting
+        named_plugins = [name for setting in PLUGIN_SETTINGS for name in split_names(str(settings.get(setting, "")))]
+        return owner in (env, split_algo(algo)[1], *named_plugins) and section in ("env", PLUGIN, *sections)
+    if section == "env":
+        # A plug-in environment has no adapter. It uses the settings of PettingZoo, too.
+        groups_in_use = (env,) if env in ADAPTERS else (env, "pettingzoo")
+        return rest.partition(".")[0] in groups_in_use
+    return section not in _SECTIONS or section in sections
 
 
 def learning_settings(settings: Settings) -> dict[str, Value]:
@@ -209,7 +235,7 @@ def find_changes(settings: Settings) -> dict[str, Value]:
     changed = {
         key: value
         for key, value in sorted(settings.items())
-        if key not in _NEVER_CHANGES and not is_irrelevant_for_learning(key) and _is_changed(key, value, defaults)
+        if key not in _NOT_IN_NAME and not is_irrelevant_for_learning(key) and _is_changed(key, value, defaults)
     }
     if changed.get("embed.type") == "dcae" and changed.get("embed.lambda_cl") == 0:
         del changed["embed.lambda_cl"]  # dCAE has no contrastive loss, so this is one ablation and not two
@@ -343,11 +369,11 @@ def _list_texts(value: Any) -> list[str]:
 
 def _list_code_differences(seeds: list[Mapping[str, Value]]) -> list[str]:
     """List the parts of the code that differ between the seeds that store them, with their values."""
-    keys = sorted({key for seed in seeds for key in seed if key.startswith(_RELEVANT_CODE)})
+    keys = sorted({key for seed in seeds for key in seed if key.startswith(_COMPARED_CODE)})
     differences = []
     for key in keys:
         values = list(dict.fromkeys(str(seed[key]) for seed in seeds if key in seed))
         if len(values) > 1:
-            more = " …" if len(values) > _MAX_LISTED else ""
-            differences.append(f"{key.removeprefix(f'{CODE}.')} {' and '.join(values[:_MAX_LISTED])}{more}")
+            more = " …" if len(values) > _MAX_LISTED_VALUES else ""
+            differences.append(f"{key.removeprefix(f'{CODE}.')} {' and '.join(values[:_MAX_LISTED_VALUES])}{more}")
     return differences

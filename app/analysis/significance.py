@@ -38,7 +38,7 @@ Verdict = Literal[
 ALPHA: Final = 1 - LEVEL
 """Significance level of the tests."""
 POWER: Final = 0.8
-"""Power at which `MeanDifference.detectable` is computed."""
+"""Power at which `MeanDifference.detectable_difference` is computed."""
 MIN_SEEDS: Final = 5
 """Minimum number of pairs of seeds, or of seeds per variant, for a verdict."""
 NEGLIGIBLE: Final = 0.05
@@ -47,7 +47,8 @@ PAIRED_LABEL: Final = IntervalLabel("paired t", 46, 100, "if one seed in five of
 """Label of a paired interval. Coverage measured by `tests/reference/coverage.py` with 3 to 10 pairs."""
 _MAX_PERMUTATIONS = 20_000
 """Maximum number of permutations in an exact test."""
-_EPSILON = 1e-9  # the variance of a probability of improvement is 0 at 0 and 1
+_EPSILON = 1e-9
+"""Distance from 0 and 1 within which no end of an interval is searched: there the variance of the probability is 0."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class MeanDifference:
     """Whether there are at least two pairs of seeds and both variants have equal numbers in each pair."""
 
     @property
-    def detectable(self) -> float:
+    def detectable_difference(self) -> float:
         """The difference that a test at p < .05 detects with a power of 80 %, at this standard error and dof."""
         if not (self.dof > 0 and self.standard_error > 0):
             return np.nan
@@ -115,23 +116,23 @@ def compare_seeds(x: SeedValues, y: SeedValues | None = None, scale: BinomialSca
         x: Number of each seed of the first variant.
         y: Number of each seed of the second variant; None compares x with 0.
         scale: Binomial scale of the numbers; None if they are not fractions. With a scale, the variance is at least the
-            binomial variance of the played episodes, and the interval is within [-top, top].
+            binomial variance of the played episodes, and the interval is within [-maximum, maximum].
 
     Returns:
         The difference x - y. It has no interval if a variant has fewer than two seeds.
     """
     if y is None:
         values = np.array([x[seed] for seed in sorted(x)], np.float64)
-        return _compare_with_zero(values, _compute_variance_floor([values], scale), scale)
+        return _compare_with_zero(values, _compute_min_variance([values], scale), scale)
     common = sorted(x.keys() & y.keys())
     is_paired = bool(common) and common[0] >= 0 and len(common) == min(len(x), len(y))
     if is_paired:
         x_values, y_values = (np.array([numbers[seed] for seed in common], np.float64) for numbers in (x, y))
         unpaired = tuple(sorted(x.keys() ^ y.keys()))
-        floor = _compute_variance_floor([x_values, y_values], scale)
-        return _compare_with_zero(x_values - y_values, floor, scale, is_paired=True, unpaired=unpaired)
+        min_variance = _compute_min_variance([x_values, y_values], scale)
+        return _compare_with_zero(x_values - y_values, min_variance, scale, is_paired=True, unpaired=unpaired)
     x_values, y_values = (np.array([numbers[seed] for seed in sorted(numbers)], np.float64) for numbers in (x, y))
-    return _compare_unpaired(x_values, y_values, _compute_variance_floor([x_values, y_values], scale), scale)
+    return _compare_unpaired(x_values, y_values, _compute_min_variance([x_values, y_values], scale), scale)
 
 
 def pool_differences(differences: Sequence[MeanDifference], scale: BinomialScale | None = None) -> MeanDifference:
@@ -223,15 +224,15 @@ def probability_of_improvement(x: Scores, y: Scores) -> Interval:
         return Interval(value, 0.0, 1.0)
     factor = float(stdtrit(dof, (1 + LEVEL) / 2)) ** 2 / len(sizes) ** 2
 
-    def distance(theta: float) -> float:
-        """Return 0 at an end of the interval, a negative number inside and a positive one outside."""
+    def compute_excess(theta: float) -> float:
+        """Return by how much theta is outside the interval: 0 at an end, negative inside."""
         return (theta - value) ** 2 - factor * sum(_win_variance(theta, *size) for size in sizes)
 
     low, high = 0.0, 1.0
     if value >= _EPSILON:
-        low = root_scalar(distance, bracket=(0.0, min(value, 1 - _EPSILON))).root
+        low = root_scalar(compute_excess, bracket=(0.0, min(value, 1 - _EPSILON))).root
     if value <= 1 - _EPSILON:
-        high = root_scalar(distance, bracket=(max(value, _EPSILON), 1.0)).root
+        high = root_scalar(compute_excess, bracket=(max(value, _EPSILON), 1.0)).root
     return Interval(value, low, high)
 
 
@@ -255,13 +256,16 @@ def performance_profile(scores: Scores, thresholds: Values) -> tuple[Values, Val
 
 def _compare_with_zero(
     values: Values,
-    floor: float,
+    min_variance: float,
     scale: BinomialScale | None,
     *,
     is_paired: bool = False,
     unpaired: tuple[int, ...] = (),
 ) -> MeanDifference:
-    """Test values against 0 by Student's t and the sign-flip test; the variance of the mean is at least `floor`."""
+    """Test values against 0 by Student's t and the sign-flip test.
+
+    `min_variance` is the lower limit of the variance of the mean.
+    """
     n = len(values)
     base = MeanDifference(
         float(values.mean()),
@@ -276,11 +280,11 @@ def _compare_with_zero(
     )
     if n < 2:
         return base
-    variance = max(float(values.var(ddof=1)) / n, floor)
+    variance = max(float(values.var(ddof=1)) / n, min_variance)
     return _add_t_interval(base, variance, n - 1, scale)
 
 
-def _compare_unpaired(x: Values, y: Values, floor: float, scale: BinomialScale | None) -> MeanDifference:
+def _compare_unpaired(x: Values, y: Values, min_variance: float, scale: BinomialScale | None) -> MeanDifference:
     """Compare two independent groups of seeds by Welch's t and the permutation test of the means."""
     n = (len(x), len(y))
     estimate = float(x.mean() - y.mean())
@@ -290,7 +294,7 @@ def _compare_unpaired(x: Values, y: Values, floor: float, scale: BinomialScale |
     parts = np.array([x.var(ddof=1) / n[0], y.var(ddof=1) / n[1]])
     dofs = np.array([n[0] - 1, n[1] - 1])
     dof = float(parts.sum() ** 2 / (parts**2 / dofs).sum()) if parts.sum() > 0 else float(dofs.min())
-    return _add_t_interval(base, max(float(parts.sum()), floor), dof, scale)
+    return _add_t_interval(base, max(float(parts.sum()), min_variance), dof, scale)
 
 
 def _add_t_interval(base: MeanDifference, variance: float, dof: float, scale: BinomialScale | None) -> MeanDifference:
@@ -306,7 +310,7 @@ def _add_t_interval(base: MeanDifference, variance: float, dof: float, scale: Bi
     return replace(base, low=low, high=high, standard_error=standard_error, dof=dof, p=p)
 
 
-def _compute_variance_floor(samples: Sequence[Values], scale: BinomialScale | None) -> float:
+def _compute_min_variance(samples: Sequence[Values], scale: BinomialScale | None) -> float:
     """Compute the sampling variance of a difference of means if each mean is a fraction of played episodes.
 
     Args:

@@ -52,7 +52,7 @@ class Variant:
     """The preset and the changed settings of `train` that all compared runs share. Captions contain them instead."""
 
     @property
-    def changed(self) -> str:
+    def changes_text(self) -> str:
         """Settings in the name, without the preset: "gate.enabled = false"; empty for the plain algorithm."""
         return _write_changes(
             {key: value for key, value in self.changes.items() if key != "preset" and key not in self.shared}
@@ -69,7 +69,7 @@ class Variant:
             return write_method(self.algo, self.changes), IMPORTED
         preset = self.changes.get("preset")
         is_preset_in_name = preset is not None and "preset" not in self.shared
-        return self.algo, self.changed or (f"preset = {write_value(preset)}" if is_preset_in_name else "")
+        return self.algo, self.changes_text or (f"preset = {write_value(preset)}" if is_preset_in_name else "")
 
     @property
     def label(self) -> str:

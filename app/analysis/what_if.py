@@ -2,7 +2,8 @@
 
 The nodes of the episodic memory store the highest return H that was reached from a state. delta_mem is the error
 between H of a state and that of its successor. The gate computes beta, the weight of the episodic incentive r_p, from
-delta_mem and the temperature tau. The memory merges states whose embeddings are within the radius delta. A snapshot is
+delta_mem and the temperature tau. The gate law is the formula for this. A lookup searches the node of a state; it finds
+nothing if no node is near enough. The memory merges states whose embeddings are within the radius delta. A snapshot is
 the memory at one env step.
 
 Two sets of transitions are evaluated again with the functions of `emtc_core`:
@@ -55,14 +56,14 @@ Successor = Literal["nn", "link"]
 """Node that is used for the next state: by lookup ("nn", nearest neighbor), or the stored successor of the node."""
 Section = TypeVar("Section", bound=ConfigSection)
 
-MOST_TRANSITIONS = 200_000
-"""Default maximum number of transitions that `read_stream` reads."""
+DEFAULT_MAX_TRANSITIONS = 200_000
+"""Default maximum number of transitions that `read_recorded_transitions` reads."""
 NO_NODE = -1
 """Row of a missing node."""
 
 
 @dataclass(frozen=True)
-class GateRules:
+class GateSettings:
     """Settings of the gate, the incentive and the memory of a run."""
 
     gate: GateConfig
@@ -90,7 +91,7 @@ class WhatIfSettings:
 
 
 @dataclass(frozen=True)
-class Stream:
+class RecordedTransitions:
     """The recorded transitions of a run [N] in their order.
 
     delta_mem is NaN if a lookup found nothing. beta and tau are NaN if the run has no gate.
@@ -103,9 +104,9 @@ class Stream:
     next_slot: Rows  # the same for the next state
     ends: Flags  # last step of an episode, after which the target does not bootstrap
 
-    def select(self, keep: Flags) -> "Stream":
+    def select(self, keep: Flags) -> "RecordedTransitions":
         """Select the transitions for which the mask `keep` [N] is true."""
-        return Stream(**{name: values[keep] for name, values in vars(self).items()})
+        return RecordedTransitions(**{name: values[keep] for name, values in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -143,17 +144,17 @@ class WhatIfResult:
     """Effect of the changed settings."""
 
     sets: tuple[ComparedSet, ...]
-    nodes: int  # number of nodes of the snapshot or the selection
-    nodes_after: int
+    n_nodes: int  # number of nodes of the snapshot or the selection
+    n_nodes_after: int
     tau: float  # recorded tau at the snapshot [return]; NaN if unknown
     tau_after: float
     delta: float  # recorded
     delta_after: float
-    law_without_inverse: str | None = None  # label of a gate law whose tau cannot be computed from beta
+    law_without_inverse: str | None = None  # name of the gate law if tau cannot be computed from its beta
     sample: str = ""  # sentence about the sample; empty for a whole snapshot
 
 
-def read_gate_rules(config: Mapping[str, Any]) -> GateRules:
+def read_gate_settings(config: Mapping[str, Any]) -> GateSettings:
     """Read the rules from the stored configuration of a run; settings that this version does not have are ignored.
 
     Raises:
@@ -165,7 +166,7 @@ def read_gate_rules(config: Mapping[str, Any]) -> GateRules:
         gamma = float(train.get("gamma", 0.99))
     except (TypeError, ValueError) as exc:
         raise ConfigError("must be a number", key="train.gamma", value=train["gamma"]) from exc
-    return GateRules(
+    return GateSettings(
         gate=_read_section(GateConfig, config, "gate"),
         incentive=_read_section(IncentiveConfig, config, "incentive"),
         memory=_read_section(MemoryConfig, config, "memory"),
@@ -174,7 +175,9 @@ def read_gate_rules(config: Mapping[str, Any]) -> GateRules:
     )
 
 
-def read_stream(db: Database, run_id: str, rules: GateRules, *, until: int, limit: int = MOST_TRANSITIONS) -> Stream:
+def read_recorded_transitions(
+    db: Database, run_id: str, rules: GateSettings, *, until: int, limit: int = DEFAULT_MAX_TRANSITIONS
+) -> RecordedTransitions:
     """Read the newest transitions up to env step `until`; empty if they were removed by thinning.
 
     A run without a gate does not record delta_mem; it is computed from the recorded h and h_next. Time limits are not
@@ -195,7 +198,7 @@ def read_stream(db: Database, run_id: str, rules: GateRules, *, until: int, limi
     episode = frame["episode"].to_numpy(np.int64)
     is_last = np.append(episode[1:] != episode[:-1], True)
     is_last = is_last[: len(episode)]  # without transitions, this removes the appended value
-    return Stream(
+    return RecordedTransitions(
         delta_mem=np.where(np.isnan(recorded), delta_mem(reward, h, h_next, gamma=rules.gamma), recorded),
         beta=beta,
         tau=tau,
@@ -207,8 +210,8 @@ def read_stream(db: Database, run_id: str, rules: GateRules, *, until: int, limi
 
 def evaluate_what_if(
     snapshot: Snapshot,
-    stream: Stream,
-    rules: GateRules,
+    transitions: RecordedTransitions,
+    rules: GateSettings,
     settings: WhatIfSettings,
     *,
     merged: "MergedNodes | None" = None,
@@ -218,21 +221,21 @@ def evaluate_what_if(
 
     Args:
         snapshot: The memory at one env step.
-        stream: Transitions up to this env step.
+        transitions: Transitions up to this env step.
         rules: The settings of the run.
         settings: The changed settings.
         merged: The nodes merged by `settings.delta_factor`, see `merge_nodes`; None for the recorded nodes.
         rows: Selected rows of the snapshot; None for all. Nodes are always merged in the whole memory.
     """
     law = make_gate_law(rules.gate)
-    tau = find_tau(snapshot, stream, rules.gate)
+    tau = find_tau(snapshot, transitions, rules.gate)
     if rows is not None:
-        stream = stream.select(np.isin(stream.slot, snapshot.slot[rows]))
+        transitions = transitions.select(np.isin(transitions.slot, snapshot.slot[rows]))
     tau_after = float(settings.change_tau(tau))
     # For links, the tau of the snapshot is changed here; for transitions, each recorded tau is changed.
     sets = [_compare_links(snapshot, rules, settings, tau_after, merged, rows)]
-    if len(stream.beta):
-        sets.insert(0, _compare_stream(snapshot, stream, rules, settings, tau))
+    if len(transitions.beta):
+        sets.insert(0, _compare_transitions(snapshot, transitions, rules, settings, tau))
     selected = np.arange(snapshot.size) if rows is None else rows
     n_nodes = n_merged = len(selected)
     delta = delta_after = rules.memory.delta
@@ -242,8 +245,8 @@ def evaluate_what_if(
         delta_after = delta * (settings.delta_factor or 1.0)
     return WhatIfResult(
         sets=tuple(sets),
-        nodes=n_nodes,
-        nodes_after=n_merged,
+        n_nodes=n_nodes,
+        n_nodes_after=n_merged,
         tau=tau,
         tau_after=tau_after,
         delta=delta,
@@ -253,7 +256,7 @@ def evaluate_what_if(
     )
 
 
-def merge_nodes(snapshot: Snapshot, rules: GateRules, factor: float) -> "MergedNodes":
+def merge_nodes(snapshot: Snapshot, rules: GateSettings, factor: float) -> "MergedNodes":
     """Merge the nodes of a snapshot at `factor` times the delta of the run.
 
     Raises:
@@ -286,14 +289,14 @@ def merge_nodes(snapshot: Snapshot, rules: GateRules, factor: float) -> "MergedN
         raise ConfigError(f"cannot be merged: {exc}", key=f"snapshot {snapshot.id}") from exc
 
 
-def find_tau(snapshot: Snapshot, stream: Stream, gate: GateConfig) -> float:
+def find_tau(snapshot: Snapshot, transitions: RecordedTransitions, gate: GateConfig) -> float:
     """Compute the tau at a snapshot from its delta_mem and beta, or read it from the newest transition.
 
     If neither is possible and the law has an inverse, return the setting `gate.tau_end`.
 
     Args:
         snapshot: The memory at one env step.
-        stream: All transitions up to this env step.
+        transitions: All transitions up to this env step.
         gate: The settings of the gate, including its law.
 
     Returns:
@@ -308,7 +311,7 @@ def find_tau(snapshot: Snapshot, stream: Stream, gate: GateConfig) -> float:
     if law.is_invertible and is_usable.any():
         error, beta = (values[is_usable].astype(np.float64) for values in (snapshot.delta_mem, snapshot.beta))
         return float(np.median(law.temperature_for(beta, error)))
-    recorded = stream.tau[np.isfinite(stream.tau)]
+    recorded = transitions.tau[np.isfinite(transitions.tau)]
     if len(recorded):
         return float(recorded[-1])
     return gate.tau_end if law.is_invertible else np.nan
@@ -348,7 +351,7 @@ def tabulate_what_if(result: WhatIfResult) -> Table:
     """Make the table of the recorded and the recomputed values and their differences, one row per quantity."""
     rows = [
         _make_row("τ at the snapshot [return]", result.tau, result.tau_after, 4),
-        _make_row("nodes of the sample" if result.sample else "nodes", result.nodes, result.nodes_after, 0),
+        _make_row("nodes of the sample" if result.sample else "nodes", result.n_nodes, result.n_nodes_after, 0),
     ]
     for compared in result.sets:
         name = compared.name
@@ -359,7 +362,12 @@ def tabulate_what_if(result: WhatIfResult) -> Table:
             _make_row(f"{name}: lookup found nothing [%]", 100 * before.missed, 100 * after.missed, 2),
             _make_row(f"{name}: β̄", before.beta, after.beta, 4),
             _make_row(f"{name}: β < {CLOSED_BELOW:g} [%]", 100 * before.closed, 100 * after.closed, 2),
-            _make_row(f"{name}: incentive passed [%]", 100 - 100 * before.removed, 100 - 100 * after.removed, 2),
+            _make_row(
+                f"{name}: incentive passed [%]",
+                100 - 100 * before.removed,
+                100 - 100 * after.removed,
+                2,
+            ),
             _make_row(f"{name}: incentive removed [%]", 100 * before.removed, 100 * after.removed, 2),
         ]
     sizes = ", ".join(f"{len(compared.recorded.beta):,} {compared.name}" for compared in result.sets)
@@ -388,7 +396,7 @@ def _read_section(kind: type[Section], config: Mapping[str, Any], name: str) -> 
 
 
 @dataclass(frozen=True)
-class _Recalled:
+class _RecalledRows:
     """Nodes of a snapshot in the form of a recall; implements the protocol `emtc_core.gate.incentive.RecalledNodes`."""
 
     h: Floats
@@ -398,7 +406,7 @@ class _Recalled:
     hit: Flags
 
 
-def _compute_incentive(nodes: "Snapshot | MergedNodes", rows: Rows, ends: Flags, rules: GateRules) -> Floats:
+def _compute_incentive(nodes: "Snapshot | MergedNodes", rows: Rows, ends: Flags, rules: GateSettings) -> Floats:
     """Compute r_p of transitions with Q(s') = 0; `rows` are the rows of their successors in `nodes`.
 
     r_p is NaN for a sample of the memory, because it has not all successors.
@@ -407,7 +415,7 @@ def _compute_incentive(nodes: "Snapshot | MergedNodes", rows: Rows, ends: Flags,
         return np.full(rows.shape, np.nan)
     hit = rows >= 0
     existing_rows = np.maximum(rows, 0)  # row 0 is read where the lookup found nothing, and is replaced below
-    recalled = _Recalled(
+    recalled = _RecalledRows(
         h=np.where(hit, nodes.h[existing_rows].astype(np.float64), np.nan),
         n_call=np.where(hit, nodes.n_call[existing_rows], 0).astype(np.int32),
         n_xi=np.where(hit, nodes.n_xi[existing_rows], 0).astype(np.int32),
@@ -419,27 +427,27 @@ def _compute_incentive(nodes: "Snapshot | MergedNodes", rows: Rows, ends: Flags,
     return r_p
 
 
-def _compare_stream(
-    snapshot: Snapshot, stream: Stream, rules: GateRules, settings: WhatIfSettings, tau: float
+def _compare_transitions(
+    snapshot: Snapshot, transitions: RecordedTransitions, rules: GateSettings, settings: WhatIfSettings, tau: float
 ) -> ComparedSet:
     """Evaluate the recorded transitions with another tau.
 
     `tau` is that of the snapshot; it is used for transitions without a recorded one. If a lookup found nothing, beta
     remains as recorded, because it does not depend on tau.
     """
-    r_p = _compute_incentive(snapshot, snapshot.rows_of(stream.next_slot), stream.ends, rules)
-    recorded_tau = np.where(np.isnan(stream.tau), tau, stream.tau)
-    beta = _compute_beta(stream.delta_mem, settings.change_tau(recorded_tau), rules.gate)
-    is_recorded_miss = np.isnan(stream.delta_mem) & np.isfinite(stream.beta)
-    beta = np.where(is_recorded_miss, stream.beta, beta)
-    recorded = WhatIfValues(stream.delta_mem, stream.beta, r_p)
-    recomputed = WhatIfValues(stream.delta_mem, beta, r_p)
+    r_p = _compute_incentive(snapshot, snapshot.rows_of(transitions.next_slot), transitions.ends, rules)
+    recorded_tau = np.where(np.isnan(transitions.tau), tau, transitions.tau)
+    beta = _compute_beta(transitions.delta_mem, settings.change_tau(recorded_tau), rules.gate)
+    is_recorded_miss = np.isnan(transitions.delta_mem) & np.isfinite(transitions.beta)
+    beta = np.where(is_recorded_miss, transitions.beta, beta)
+    recorded = WhatIfValues(transitions.delta_mem, transitions.beta, r_p)
+    recomputed = WhatIfValues(transitions.delta_mem, beta, r_p)
     return ComparedSet("transitions", recorded, recomputed)
 
 
 def _compare_links(
     snapshot: Snapshot,
-    rules: GateRules,
+    rules: GateSettings,
     settings: WhatIfSettings,
     tau: float,
     merged: "MergedNodes | None",
@@ -469,7 +477,7 @@ def _compare_links(
 
 def _compute_link_errors(
     snapshot: Snapshot,
-    rules: GateRules,
+    rules: GateSettings,
     settings: WhatIfSettings,
     merged: "MergedNodes",
     sources: Rows,

@@ -55,7 +55,7 @@ def tabulate_win_rates(curves: Curves, aggregation: Aggregation | None = None, f
         reports_median = group.runs[0].settings.get("eval.report") == "median"
         default_aggregation = Aggregation("median", "iqr") if reports_median else Aggregation()
         cell_aggregation = aggregation or default_aggregation
-        # top: upper end of the scale, 100 for percentages
+        # `top` is the value of a win rate of 1: 100 for percentages.
         scale = make_final_scale(group, final, top=100, quantity=quantity.at(task))
         name = name_final(final, unit="%", quantity=quantity.at(task))
         cell = format_aggregate(100 * compute_final_rates(group, final), cell_aggregation, scale=scale, name=name)
@@ -90,7 +90,7 @@ def tabulate_falls(curves: Curves, aggregation: Aggregation | None = None) -> Ta
         f"Falls and later evaluations are counted per seed; a cell is the {aggregation}. n is the number of seeds; "
         f"only those that reached {HIGH_WIN_RATE:g} are averaged."
     )
-    caption = " ".join(filter(None, (curves.budget_note, definition, curves.measure.note, rule)))
+    caption = " ".join(filter(None, (definition, curves.budget_note, curves.measure.note, rule)))
     if aggregation.band == "ci":
         caption += f" Only falls [%] has an interval: {aggregation.name_band(is_fraction=True)}."
     if curves.unfinished:

@@ -135,17 +135,17 @@ def export(
             "Give either --figure or --table, or --replay EPISODE. List all names with: emtc export --list"
         )
     selected_runs = _list_sweep_runs(db, sweep, runs) if sweep else runs
-    request = _Request(db, selected_runs, where, map, algo)
+    selection = _RunSelection(db, selected_runs, where, map, algo)
     all_values = figure_values | _parse_assignments(set or [])
     if raw_table is not None:
-        _write_raw_table(request, raw_table, format, all_values, out)
+        _write_raw_table(selection, raw_table, format, all_values, out)
     elif table is not None:
-        _write_table(request, table, format, all_values, out)
+        _write_table(selection, table, format, all_values, out)
     elif out is None:
         raise typer.BadParameter("--figure needs --out FILE.")
     else:
         kind = FIGURES[check_choice("figure", figure or "", FIGURES)]
-        _write_figure(kind, request, format, image_options, all_values, out)
+        _write_figure(kind, selection, format, image_options, all_values, out)
 
 
 def _print_list() -> None:
@@ -185,8 +185,8 @@ def _list_flags(options: ImageOptions) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Request:
-    """The database and the options that select runs. Without a selection, all evaluated runs are used."""
+class _RunSelection:
+    """The database, and the options of the command that select runs. Without them, all evaluated runs are used."""
 
     url: str
     runs: Sequence[str] | None
@@ -195,12 +195,12 @@ class _Request:
     algos: Sequence[str] | None
 
     @property
-    def has_selection(self) -> bool:
-        """Whether the runs are selected by any option."""
+    def is_given(self) -> bool:
+        """Whether at least one of the options is given."""
         return bool(self.runs or self.where or self.maps or self.algos)
 
-    def select(self, db: Database) -> list[RunRow]:
-        """Select the runs.
+    def read_rows(self, db: Database) -> list[RunRow]:
+        """Read the rows of the selected runs.
 
         Raises:
             ConfigError: If no run matches.
@@ -217,7 +217,7 @@ class _Request:
 
 def _write_figure(
     kind: FigureKind[Any, Any],
-    request: _Request,
+    selection: _RunSelection,
     format: str,
     image_options: ImageOptions,
     values: Mapping[str, Any],
@@ -227,11 +227,11 @@ def _write_figure(
     image_flags = [flag for flag in _list_flags(image_options) if flag != "--label"]
     if image_flags and image_format in ("html", "csv"):
         raise typer.BadParameter(f"{image_flags[0]} has an effect on svg, pdf and png only, not on {image_format}.")
-    if kind.needs_runs and not (request.runs or request.where):
+    if kind.needs_runs and not (selection.runs or selection.where):
         raise typer.BadParameter("Name at least one run; list them with: emtc runs")
     options = kind.read_options(values)  # before the database is opened
-    database = open_database(request.url, create=False)
-    rows = request.select(database)
+    database = open_database(selection.url, create=False)
+    rows = selection.read_rows(database)
     figure = kind.make(database, rows, options)
     for warning in list_run_code_warnings({row.id: add_code_settings(row.config, row.versions) for row in rows}):
         print_message(warning)
@@ -311,18 +311,18 @@ def _list_sweep_runs(url: str, sweep: str, runs: Sequence[str] | None) -> list[s
 
 
 def _write_raw_table(
-    request: _Request, table: TableName, format: str, values: Mapping[str, Any], out: Path | None
+    selection: _RunSelection, table: TableName, format: str, values: Mapping[str, Any], out: Path | None
 ) -> None:
     """Write a raw table. Only the format marl-eval, which compares runs, uses all evaluated runs by default."""
     if values and format != MARL_EVAL:
         raise typer.BadParameter(f"--{next(iter(values)).replace('_', '-')} would change nothing in a raw table.")
     options = BudgetOptions.read(values, owner=f"format {MARL_EVAL}")
-    if not (request.has_selection or format == MARL_EVAL):
+    if not (selection.is_given or format == MARL_EVAL):
         raise typer.BadParameter(
             "Name at least one run, or --sweep, --where, --map or --algo; list runs with: emtc runs"
         )
-    database = open_database(request.url, read_only=True)
-    rows = request.select(database)
+    database = open_database(selection.url, read_only=True)
+    rows = selection.read_rows(database)
     if format == MARL_EVAL:
         export_marl_eval(
             database, rows, table, out, include_unfinished=options.include_unfinished, budget=options.budget
@@ -331,22 +331,24 @@ def _write_raw_table(
         export_raw(database, rows, table, format, out)
 
 
-def _write_table(request: _Request, table: str, format: str, values: Mapping[str, Any], out: Path | None) -> None:
+def _write_table(
+    selection: _RunSelection, table: str, format: str, values: Mapping[str, Any], out: Path | None
+) -> None:
     name = check_choice("table", table, (*TABLES, ENCODER_TIMING))
     table_format: TableFormat = check_choice("format", format or "csv", TABLE_FORMATS)
     if name == ENCODER_TIMING:
-        if request.has_selection or values:
+        if selection.is_given or values:
             raise typer.BadParameter(f"--table {name} measures this machine. It takes no runs and no options.")
         write_result(export_table(_measure_encoders(), table_format), out)
         return
     kind = TABLES[name]
     options = kind.read_options(values)
-    if request.has_selection and not kind.selects_runs:
+    if selection.is_given and not kind.selects_runs:
         raise typer.BadParameter(f"--table {name} contains all runs. It takes no RUN, --where, --map and --algo.")
-    database = open_database(request.url, read_only=True)
+    database = open_database(selection.url, read_only=True)
     rows: list[RunRow] = []
-    if request.has_selection:
-        rows = request.select(database)
+    if selection.is_given:
+        rows = selection.read_rows(database)
     elif kind.selects_runs:
         rows = select_runs(database)
     result = kind.make(database, rows, options)

@@ -123,15 +123,15 @@ def sweep(
     )
 
 
-def _continue_stored(db: str, plan: Plan, n_at_once: int, *, cluster: Cluster | None, json: bool) -> int:
+def _continue_stored(db: str, plan: Plan, n_parallel: int, *, cluster: Cluster | None, json: bool) -> int:
     """Continue a stored sweep until its runs have ended. With --detach, a background process calls this.
 
-    `n_at_once` is the number of parallel trainers: the option --jobs or its default.
+    `n_parallel` is the number of parallel trainers: the option --jobs or its default.
     """
     if cluster is None:
-        check_fitting_runs([run.config for run in plan.runs], n_at_once)
+        check_fitting_runs([run.config for run in plan.runs], n_parallel)
     with _connect(cluster, db) as ray:
-        return _run(open_database(db), plan, n_at_once, ray=ray, cluster=cluster, trains=True, json=json)
+        return _run(open_database(db), plan, n_parallel, ray=ray, cluster=cluster, trains_runs=True, json=json)
 
 
 def _start(
@@ -149,32 +149,32 @@ def _start(
     """Queue the runs of a plan, and train them.
 
     They are trained by this process, on `cluster`, with `detach` by a background process, or with `queue` by workers.
-    `jobs` is the option --jobs; `n_at_once` is this number or its default.
+    `jobs` is the option --jobs; `n_parallel` is this number or its default.
     """
     if plan.file.optuna:
         check_storage(db)
-    n_at_once = jobs or control.default_jobs(plan)
+    n_parallel = jobs or control.default_jobs(plan)
     uses_other_machines = cluster is not None and cluster.address is not None
-    control.check_plan(plan, jobs=None if cluster else n_at_once, remote=queue or uses_other_machines)
+    control.check_plan(plan, jobs=None if cluster else n_parallel, remote=queue or uses_other_machines)
     with _connect(cluster, db) as ray:
         if cluster and uses_other_machines and not jobs:  # only a connected cluster reports its size
-            n_at_once = count_slots(ray, cluster)
+            n_parallel = count_slots(ray, cluster)
         database = open_database(db)
         # remote=True: the plan is not checked again, because `check_plan` was called above
-        n_queued = control.create_sweep(database, plan, jobs=n_at_once, remote=True, seeds=seeds)
+        n_queued = control.create_sweep(database, plan, jobs=n_parallel, remote=True, seeds=seeds)
         if retry:
             n_queued += control.requeue_ended(database, plan.id)
         if message := describe_files_folder(database):  # where the checkpoints are stored
             print_message(message)
         if detach:
             options = cluster.as_options() if cluster else ()
-            control.start_in_background(database, plan.id, jobs=n_at_once, options=options)
-        _print_start(plan, n_queued, n_at_once, queue=queue, detach=detach)
+            control.start_in_background(database, plan.id, jobs=n_parallel, options=options)
+        _print_start(plan, n_queued, n_parallel, queue=queue, detach=detach)
         # The trials of a search are queued one after another by this process. With --queue, it does only this, and
         # workers train the trials.
         is_search = bool(plan.file.optuna)
         if not detach and (is_search or not queue):
-            return _run(database, plan, n_at_once, ray=ray, cluster=cluster, trains=not queue, json=json)
+            return _run(database, plan, n_parallel, ray=ray, cluster=cluster, trains_runs=not queue, json=json)
     if json:
         print_json({"sweep_id": plan.id, "name": plan.file.name, "status": "active", "runs": len(plan.runs)})
     return 0
@@ -203,16 +203,16 @@ def _connect(cluster: Cluster | None, db: str) -> AbstractContextManager[Any]:
 def _run(
     database: Database,
     plan: Plan,
-    n_at_once: int,
+    n_parallel: int,
     *,
     ray: Any,
     cluster: Cluster | None,
-    trains: bool,
+    trains_runs: bool,
     json: bool,
 ) -> int:
     """Run a sweep until all of its runs have ended, print the results and return the exit code.
 
-    `trains` is whether this process trains the runs. If it is False, it only queues the trials of a search.
+    `trains_runs` is whether this process trains the runs. If it is False, it only queues the trials of a search.
     """
     check_not_read_only("train runs")
     try:
@@ -223,7 +223,7 @@ def _run(
                     cluster,
                     database,
                     plan.id,
-                    jobs=n_at_once,
+                    jobs=n_parallel,
                     leave=interrupt,
                     announce=print_message,
                     on_progress=on_progress,
@@ -233,9 +233,9 @@ def _run(
                 final_sweep = run_sweep_here(
                     database,
                     plan.id,
-                    jobs=n_at_once,
+                    jobs=n_parallel,
                     n_runs=len(plan.runs),
-                    trains=trains,
+                    trains_runs=trains_runs,
                     leave=interrupt,
                     announce=print_message,
                     on_progress=on_progress,
@@ -288,34 +288,34 @@ def _stop(database: Database, name: str, settings: Sequence[str], steps: int | N
     )
 
 
-def _print_start(plan: Plan, n_queued: int, n_at_once: int, *, queue: bool, detach: bool) -> None:
+def _print_start(plan: Plan, n_queued: int, n_parallel: int, *, queue: bool, detach: bool) -> None:
     """Print how many runs are queued, and who trains them."""
     summary = f"Sweep {plan.id}: {len(plan.runs)} runs, {n_queued} queued now"
     worker_hint = "Train them, on this machine or others, with: emtc worker"
     if detach:
-        print_message(f"{summary}, {n_at_once} at the same time.")
+        print_message(f"{summary}, {n_parallel} at the same time.")
         print_message(
             f"It runs in the background. Watch it with: emtc sweep --list; stop it with: emtc sweep {plan.id} --stop"
         )
     elif plan.file.optuna:
-        search = f"Search {plan.id}: {len(plan.runs)} trials, {n_at_once} at the same time."
+        search = f"Search {plan.id}: {len(plan.runs)} trials, {n_parallel} at the same time."
         print_message(f"{search} {worker_hint}" if queue else search)
     elif queue:
         print_message(f"{summary}. {worker_hint}")
     else:
-        print_message(f"{summary}, {n_at_once} at the same time.")
+        print_message(f"{summary}, {n_parallel} at the same time.")
 
 
-def _print_plan(db: str, plan: Plan, n_at_once: int, selected_seeds: Collection[int] | None, *, json: bool) -> None:
+def _print_plan(db: str, plan: Plan, n_parallel: int, selected_seeds: Collection[int] | None, *, json: bool) -> None:
     """Print the runs of a plan and their expected cost."""
     if selected_seeds is not None:
         plan = replace(plan, runs=tuple(run for run in plan.runs if run.seed in selected_seeds))
-    control.check_plan(plan, jobs=n_at_once)
+    control.check_plan(plan, jobs=n_parallel)
     try:
         database = open_database(db, read_only=True)
     except StorageError:  # there is no database yet, and a dry run does not create one
         database = None
-    seconds, disk_bytes, basis = control.estimate_cost(database, plan, jobs=n_at_once)
+    seconds, disk_bytes, basis = control.estimate_cost(database, plan, jobs=n_parallel)
     rows: list[dict[str, Any]] = [
         {
             "run": number,
@@ -329,11 +329,11 @@ def _print_plan(db: str, plan: Plan, n_at_once: int, selected_seeds: Collection[
     ]
     if json:
         cost = {"expected_seconds": round(seconds), "expected_disk_bytes": round(disk_bytes), "basis": basis}
-        print_json({"sweep_id": plan.id, "name": plan.file.name, "jobs": n_at_once, **cost, "runs": rows})
+        print_json({"sweep_id": plan.id, "name": plan.file.name, "jobs": n_parallel, **cost, "runs": rows})
         return
     print_table(rows, title=f"{plan.file.name} (sweep {plan.id})")
     print_message(
-        f"≈ {format_duration(seconds)} with {n_at_once} at the same time, ≈ {format_size(disk_bytes)} on disk. "
+        f"≈ {format_duration(seconds)} with {n_parallel} at the same time, ≈ {format_size(disk_bytes)} on disk. "
         f"Speed: {basis}."
     )
 

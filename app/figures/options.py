@@ -382,7 +382,7 @@ class MethodOptions(Options):
         Option(
             "Projection",
             "Projection of a memory: pca, tsne or umap",
-            tooltip="Axes and PCA are computed immediately, t-SNE and UMAP in the background.",
+            tooltip="PCA is computed immediately, t-SNE and UMAP in the background.",
             choices=METHOD_NAMES,
             has_flag=True,
         ),

@@ -9,7 +9,7 @@ episodic incentive. Sampled transitions are those that were sampled from the rep
 rate is that of evaluation episodes from shifted starts.
 
 The colors of `app.figures.theme` are named after the quantity for which they are used most. A line of another quantity
-may have one of them, for example LOSS for the links in memory.
+may have one of them, for example LOSS_COLOR for the links in memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,15 +27,15 @@ from app.analysis.x_axes import X_AXES
 from app.figures.curve_style import clip_spikes, complement, with_log_y_axis
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
 from app.figures.theme import (
-    BETA,
-    DELTA_MEM,
-    H_VALUE,
-    LOSS,
+    BETA_COLOR,
+    DELTA_MEM_COLOR,
+    H_VALUE_COLOR,
+    LOSS_COLOR,
     OKABE_ITO,
-    RETURN,
+    RETURN_COLOR,
     SPEED_COLOR,
-    TAU,
-    WIN_RATE,
+    TAU_COLOR,
+    WIN_RATE_COLOR,
 )
 from emtc_core.metrics import CLOSED_BELOW, METRICS, describe_metric, is_known
 
@@ -153,11 +153,11 @@ def draw_gate_dynamics(
     def make_lines(name: str, color: str) -> tuple[Line, ...]:
         mean, low, high = (read_float_column(stats, f"{name}_{part}") for part in ("mean", "q05", "q95"))
         legend, label = "links in memory: mean, band 5–95 %", "links in memory"
-        links = Line(legend, LOSS, x, mean, low, high, dash=_DASHED, label=label)
+        links = Line(legend, LOSS_COLOR, x, mean, low, high, dash=_DASHED, label=label)
         return (*_make_new_transition_lines(metrics, f"gate/{name}_new", color), links)
 
-    delta_lines, flat_deltas = _hide_flat_bands("Δ_mem", make_lines("delta_mem", DELTA_MEM))
-    beta_lines, flat_betas = _hide_flat_bands("β", make_lines("beta", BETA))
+    delta_lines, flat_deltas = _hide_flat_bands("Δ_mem", make_lines("delta_mem", DELTA_MEM_COLOR))
+    beta_lines, flat_betas = _hide_flat_bands("β", make_lines("beta", BETA_COLOR))
     low, high = _find_extent(beta_lines)
     is_fitted = not closing and 0 < high - low < _NARROW_RANGE
     error_text = "Consistency error Δ_mem, mean and band."
@@ -175,7 +175,7 @@ def draw_gate_dynamics(
     elif is_fitted:
         beta_text += " The axis of β̄ is fitted to the values and does not start at 0."
     delta_text = f"{error_text} {_TAU_TEXT} {_SOURCES} {_BANDS}{_describe_flat_bands(flat_deltas)}"
-    tau = Line("τ", TAU, x, read_float_column(stats, "tau"), dash=_DASHED, width=1.5, smoothable=False)
+    tau = Line("τ", TAU_COLOR, x, read_float_column(stats, "tau"), dash=_DASHED, width=1.5, smoothable=False)
     panels = (
         with_log_y_axis(Panel(ERROR_PANEL, "return", (*delta_lines, tau), caption=delta_text)),
         replace(beta, caption=f"{beta_text} {_SOURCES}{beta_bands}"),
@@ -250,7 +250,7 @@ def draw_outcomes(
         _make_greedy_line(evaluations),
         *_make_other_lines(evaluations, metrics, by_return=threshold is not None),
     )
-    return_lines = [Line("greedy evaluation", RETURN, x, read_float_column(evaluations, "return_mean"))]
+    return_lines = [Line("greedy evaluation", RETURN_COLOR, x, read_float_column(evaluations, "return_mean"))]
     if len(returns.frame):
         steps, means, counts = (
             read_float_column(returns.frame, name) for name in ("first_env_step", "episode_return", "episodes")
@@ -387,9 +387,9 @@ def _make_activity_lines(metrics: pd.DataFrame) -> tuple[Line, ...]:
     if rho is not None:
         removed = np.where(rho > 0, removed, np.nan)  # rho = 0: there is no incentive
     lines = (
-        Line("Δ_mem above 0", DELTA_MEM, *_get_curve(metrics, f"{_POSITIVE}_fraction"), width=1.5),
-        Line(f"closed (β < {CLOSED_BELOW:g})", BETA, *_get_curve(metrics, "gate/closed_fraction"), dash=_DASHED),
-        Line("incentive removed", H_VALUE, x_removed, removed, width=2.5),
+        Line("Δ_mem above 0", DELTA_MEM_COLOR, *_get_curve(metrics, f"{_POSITIVE}_fraction"), width=1.5),
+        Line(f"closed (β < {CLOSED_BELOW:g})", BETA_COLOR, *_get_curve(metrics, "gate/closed_fraction"), dash=_DASHED),
+        Line("incentive removed", H_VALUE_COLOR, x_removed, removed, width=2.5),
     )
     return tuple(line for line in lines if len(line.x))
 
@@ -400,8 +400,8 @@ def _make_positive_lines(metrics: pd.DataFrame) -> tuple[Line, ...]:
         return ()
     low, high = (_interpolate(x, *_get_curve(metrics, f"{_POSITIVE}_{part}")) for part in ("p10", "p90"))
     return (
-        Line("median, band 10–90 %", DELTA_MEM, x, median, low, high),
-        Line("τ", TAU, *_get_curve(metrics, _TAU), dash=_DASHED, width=1.5, smoothable=False),
+        Line("median, band 10–90 %", DELTA_MEM_COLOR, x, median, low, high),
+        Line("τ", TAU_COLOR, *_get_curve(metrics, _TAU), dash=_DASHED, width=1.5, smoothable=False),
     )
 
 
@@ -410,7 +410,7 @@ def _make_memory_lines(metrics: pd.DataFrame) -> tuple[Line, ...]:
     x_merge, merge_rate = _get_curve(metrics, merge_rate_name)
     x_hit, hit_rate = _get_curve(metrics, hit_rate_name)
     lines = (
-        Line("merge rate", H_VALUE, x_merge, merge_rate),
+        Line("merge rate", H_VALUE_COLOR, x_merge, merge_rate),
         Line("hit rate", SPEED_COLOR, x_hit, hit_rate, dash=_DASHED),
     )
     return tuple(line for line in lines if len(line.x))
@@ -420,8 +420,8 @@ def _make_overestimation_lines(metrics: pd.DataFrame) -> tuple[Line, ...]:
     x, difference = _get_curve(metrics, _OVERESTIMATION)
     if not len(x):
         return ()
-    zero = Line("no overestimation", LOSS, x, np.zeros(len(x)), dash=_DASHED, width=1.0, smoothable=False)
-    return Line("greedy Q − return", RETURN, x, difference), zero
+    zero = Line("no overestimation", LOSS_COLOR, x, np.zeros(len(x)), dash=_DASHED, width=1.0, smoothable=False)
+    return Line("greedy Q − return", RETURN_COLOR, x, difference), zero
 
 
 def _get_curve(metrics: pd.DataFrame | None, name: str) -> tuple[Values, Values]:
@@ -455,7 +455,9 @@ def _make_greedy_line(evaluations: pd.DataFrame) -> Line:
     n = np.where(np.isfinite(distinct), distinct, episodes)
     band = compute_interval_of_wins(rate * n, n)
     x = read_float_column(evaluations, "env_step")
-    return Line("greedy evaluation, 95 % Wilson interval", WIN_RATE, x, rate, *band, label="greedy, 95 % interval")
+    return Line(
+        "greedy evaluation, 95 % Wilson interval", WIN_RATE_COLOR, x, rate, *band, label="greedy, 95 % interval"
+    )
 
 
 def _make_other_lines(evaluations: pd.DataFrame, metrics: pd.DataFrame | None, *, by_return: bool) -> Iterator[Line]:
@@ -467,7 +469,7 @@ def _make_other_lines(evaluations: pd.DataFrame, metrics: pd.DataFrame | None, *
     if np.isfinite(robust).any() and not by_return:
         yield Line(
             "greedy, shifted starts (robust)",
-            DELTA_MEM,
+            DELTA_MEM_COLOR,
             read_float_column(evaluations, "env_step"),
             robust,
             dash=_DASHED,
@@ -490,8 +492,8 @@ def _get_metric_color(name: str) -> str:
     if name.startswith("time/"):
         return SPEED_COLOR
     if name in ("train/q_taken", "eval/overestimation", "train/target"):
-        return RETURN
-    return LOSS if name.startswith("train/") else OKABE_ITO[0]
+        return RETURN_COLOR
+    return LOSS_COLOR if name.startswith("train/") else OKABE_ITO[0]
 
 
 def _get_label(name: str) -> str:

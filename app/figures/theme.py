@@ -1,30 +1,30 @@
-"""Colors, line styles and symbols. Each quantity has the same color on every page and in every export.
+"""Colors and styles of lines, and colors and icons of the statuses of runs.
 
-The colors are also chosen for color-blind readers. No line is marked by its color alone: a dash, a shape or a label
-has the same meaning. Symbols in labels are converted to Matplotlib's mathtext: "Δ̄_mem" becomes a Delta with a bar and
-an index.
+Each quantity and each variant has the same color on every page and in every export. A variant is an algorithm with its
+changed settings; an ablation is a variant without one part of EMTC. The colors are also chosen for color-blind readers:
+lines differ not only in their color, but also in a dash, a marker or a label.
 """
 
-import colorsys
-import re
 import zlib
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, get_args
 
+from app.figures.color_math import luminance, set_luminance, shift_hue
+
 Mode = Literal["light", "dark"]
 
-DELTA_MEM: Final = "#D55E00"
-BETA: Final = "#0072B2"
-TAU: Final = "#E69F00"
-WIN_RATE: Final = "#009E73"
-RETURN: Final = "#CC79A7"
-H_VALUE: Final = "#8B6BB1"
-LOSS: Final = "#7A828C"
+DELTA_MEM_COLOR: Final = "#D55E00"
+BETA_COLOR: Final = "#0072B2"
+TAU_COLOR: Final = "#E69F00"
+WIN_RATE_COLOR: Final = "#009E73"
+RETURN_COLOR: Final = "#CC79A7"
+H_VALUE_COLOR: Final = "#8B6BB1"
+LOSS_COLOR: Final = "#7A828C"
 SPEED_COLOR: Final = "#56B4E9"
 
-AGENTS: Final = "#2C8FD1"
-OPPONENTS: Final = "#B0413E"
-NEUTRAL: Final = "#9AA1A9"
+AGENT_COLOR: Final = "#2C8FD1"
+OPPONENT_COLOR: Final = "#B0413E"
+NEUTRAL_COLOR: Final = "#9AA1A9"
 
 OKABE_ITO: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8B6BB1", "#7A828C")
 """Six colors of the palette by Okabe and Ito, and the colors of H and of losses."""
@@ -34,30 +34,8 @@ Dash = tuple[int, int] | None
 Marker = Literal[
     "", "circle", "square", "triangle-up", "diamond", "x", "triangle-down", "cross", "star", "pentagon", "hexagon"
 ]
-MARKERS: Final[tuple[Marker, ...]] = get_args(Marker)[2:]
-"""The shapes of variants and imported algorithms: all except "" and "circle", which are for an unchanged algorithm."""
-
-_GREEK = {
-    "Δ": r"\Delta",
-    "α": r"\alpha",
-    "β": r"\beta",
-    "γ": r"\gamma",
-    "δ": r"\delta",
-    "ε": r"\epsilon",
-    "λ": r"\lambda",
-    "μ": r"\mu",
-    "ξ": r"\xi",
-    "ρ": r"\rho",
-    "σ": r"\sigma",
-    "τ": r"\tau",
-}
-_BAR = "\u0304"
-_UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-_LATIN = rf"(?:(?<![\w.])|(?<=[{''.join(_GREEK)}]))(?:[NQpr](?=_)|[VH](?=\*)|H(?!\w))"
-"""A Latin letter that is a symbol, at the start of a word or after a Greek letter: N_, Q_, p_, r_, V*, H*, H."""
-_SYMBOL = re.compile(
-    rf"(?P<base>[{''.join(_GREEK)}]|{_LATIN})(?P<bar>{_BAR})?(?:_(?P<index>[A-Za-z]+|ξ))?(?P<star>\*)?(?P<prime>′)?"
-)
+MARKERS: Final[tuple[Marker, ...]] = get_args(Marker)[2:]  # all except "" and "circle"
+"""The shapes of variants and imported algorithms. An unchanged algorithm has no shape, or circles."""
 
 
 class Style(NamedTuple):
@@ -94,11 +72,14 @@ METHOD_STYLES: Final[dict[str, Style]] = {
     "mappo": Style("#AA914A", _LONG),
     "emc": Style("#D475A6", _SHORT),
 }
-"""Color and dash of every algorithm. Solid: EMTC. Dashed: EMU. Dotted: only a backbone. Long dashes: MAPPO. Short: EMC.
+"""Color and dash of every algorithm.
+
+Solid: EMTC. Dashed: EMU. Dotted: an algorithm without an episodic memory. Long dashes: MAPPO. Short dashes: EMC.
 
 Each color has a contrast of 3:1 on both backgrounds. Colors with the same dash stay distinct for readers without red,
-green or blue cones. EMTC, its ablations, EMU(QPLEX), QPLEX, EMC, CDS, DMIX and MAPPO have distinct hues, and those with
-the same dash differ in lightness. tests/app/test_theme.py measures all of this.
+green or blue cones. The algorithms that the paper compares (EMTC, its ablations, EMU(QPLEX), QPLEX, EMC, CDS, DMIX and
+MAPPO) have distinct hues. Those of them that have the same dash also differ in lightness, so that they are distinct
+without color. tests/app/test_theme.py measures all of this.
 """
 VARIANT_STYLES: Final[dict[tuple[str, str], Style]] = {
     ("emtc-qplex", "gate.enabled = false"): Style("#248965", _SOLID, "square"),
@@ -124,11 +105,6 @@ _HUE_SHIFTS_OF_ABLATED: Final = {"emtc-qplex": (30, 170, 280, 315)}
 The hues differ from those of the ablations. EMTC(QPLEX) is orange and its ablations are green and violet, so its other
 variants are olive, light blue, magenta and red. They also differ from the blue of QPLEX and the violet of EMU(QPLEX).
 """
-_MIN_LUMINANCE = 0.126
-_MAX_LUMINANCE = 0.295
-"""Between these luminances, a variant has a contrast of at least 3:1 on the dark and on the light background."""
-_TEXT_CONTRAST = 4.6
-"""Contrast of colored text to its background. The minimum of WCAG is 4.5; rounding a color can change it a little."""
 
 
 def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
@@ -147,28 +123,35 @@ def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
     Returns:
         Key → style.
     """
+
+    def get_position(key: str) -> tuple[bool, str, str]:
+        """The ablations of the paper choose first, so that they always have the style in `VARIANT_STYLES`."""
+        return methods[key] not in VARIANT_STYLES, methods[key][1], key
+
     styles: dict[str, Style] = {}
-    # The ablations of the paper choose first, so that they always have the style in `VARIANT_STYLES`.
-    for key in sorted(methods, key=lambda key: (methods[key] not in VARIANT_STYLES, methods[key][1], key)):
+    for key in sorted(methods, key=get_position):
         algo, changes = methods[key]
+        used_styles = list(styles.values())
+        # `min` returns the first of several candidates that are equally rare
         if algo in METHOD_STYLES:
-            candidates = _list_known_styles(algo, changes, key)
-            styles[key] = min(candidates, key=list(styles.values()).count)  # the first one with the fewest lines
-            continue
-        colors = [style.color for style in styles.values()]
-        markers = [style.marker for style in styles.values()]
-        candidates = _list_other_styles(algo, changes)
-        styles[key] = min(candidates, key=lambda style: (colors.count(style.color), markers.count(style.marker)))
+            styles[key] = min(_list_known_styles(algo, changes, key), key=used_styles.count)
+        else:
+            colors = [style.color for style in used_styles]
+            markers = [style.marker for style in used_styles]
+            styles[key] = min(
+                _list_other_styles(algo, changes),
+                key=lambda style: (colors.count(style.color), markers.count(style.marker)),
+            )
     return styles
 
 
 def _list_known_styles(algo: str, changes: str, key: str) -> list[Style]:
     """List the styles that an algorithm of `METHOD_STYLES` or its variant can have, the preferred one first."""
     color, dash, _ = METHOD_STYLES[algo]
-    text = changes or key
+    text = changes or key  # two lines of the unchanged algorithm differ only in their keys
     shifts = _HUE_SHIFTS_OF_ABLATED.get(algo, _VARIANT_HUE_SHIFTS)
     first = zlib.crc32(f"hue {text}".encode()) % len(shifts)
-    colors = [_shift_hue(color, shift) for shift in (*shifts[first:], *shifts[:first])]
+    colors = [shift_hue(color, shift) for shift in (*shifts[first:], *shifts[:first])]
     markers = _order_markers(text)
     # Both the color and the marker change from one candidate to the next one. 4 colors and 9 markers have no common
     # factor, so these are all combinations.
@@ -202,51 +185,6 @@ def _order_markers(text: str) -> list[Marker]:
     return [*markers[first:], *markers[:first], *_RESERVED_MARKERS]
 
 
-def _shift_hue(color: str, degrees: float) -> str:
-    """Change the hue of a color. The saturation is at most 0.85, and the luminance is readable on both backgrounds."""
-    red, green, blue = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
-    hue, lightness, saturation = colorsys.rgb_to_hls(red, green, blue)
-    channels = colorsys.hls_to_rgb((hue + degrees / 360) % 1, lightness, min(saturation, 0.85))
-    hex_color = "#" + "".join(f"{round(255 * channel):02X}" for channel in channels)
-    readable_luminance = min(max(luminance(hex_color), _MIN_LUMINANCE), _MAX_LUMINANCE)
-    return set_luminance(hex_color, readable_luminance)
-
-
-def set_luminance(color: str, target: float) -> str:
-    """Return a color with the same hue and the relative luminance `target` (0 to 1)."""
-    channels = _get_linear_channels(color)
-    current = luminance(color)
-    if target > current:  # mix with white
-        channels = [channel + (1 - channel) * (target - current) / (1 - current) for channel in channels]
-    else:  # mix with black
-        channels = [channel * target / current for channel in channels]
-    encoded = [12.92 * c if c <= 0.0031308 else 1.055 * c ** (1 / 2.4) - 0.055 for c in channels]  # linear to sRGB
-    return "#" + "".join(f"{round(255 * channel):02X}" for channel in encoded)
-
-
-def make_text_color(color: str, background: str) -> str:
-    """Return a darker or lighter shade of a color, in which text has a contrast of 4.5:1 to the background."""
-    paper = luminance(background) + 0.05
-    is_light = luminance(background) > 0.18
-    if is_light:
-        target = min(luminance(color), paper / _TEXT_CONTRAST - 0.05)
-    else:
-        target = max(luminance(color), paper * _TEXT_CONTRAST - 0.05)
-    return set_luminance(color, target)
-
-
-def luminance(color: str) -> float:
-    """Compute the relative luminance of a color, 0 to 1 (WCAG 2)."""
-    red, green, blue = _get_linear_channels(color)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def _get_linear_channels(color: str) -> list[float]:
-    """Convert "#RRGGBB" from sRGB to linear red, green and blue, 0 to 1."""
-    channels = [int(color[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-    return [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-
-
 VIRIDIS: Final = (
     "#440154", "#481a6c", "#472f7d", "#414487", "#39568c", "#31688e", "#2a788e", "#23888e",
     "#1f988b", "#22a884", "#35b779", "#54c568", "#7ad151", "#a5db36", "#d2e21b", "#fde725",
@@ -255,11 +193,6 @@ VIRIDIS_ON_DARK: Final = tuple(set_luminance(color, 0.12 + 0.88 * luminance(colo
 """Viridis with lighter low values: each color has a contrast of 3:1 on the dark background."""
 BINARY_COLORS: Final = ("#B8BEC6", "#009E73")
 """Colors for the values no and yes."""
-RED_GREEN: Final = (
-    "#a50026", "#d73027", "#f46d43", "#fdae61", "#fee08b", "#ffffbf", "#d9ef8b", "#a6d96a", "#66bd63", "#1a9850",
-    "#006837",
-)  # fmt: skip
-"""The color scale of the paper. It is not the default, because color-blind readers cannot distinguish its ends."""
 
 STATUS_COLOR: Final = {
     "queued": "gray",
@@ -298,29 +231,3 @@ _THEME_COLORS: Final = {"light": ("#1f2430", "#ffffff", "#e3e6ea"), "dark": ("#e
 def get_theme_colors(mode: Mode) -> tuple[str, str, str]:
     """Return the colors of text, background and grid."""
     return _THEME_COLORS[mode]
-
-
-def replace_unprintable(text: str) -> str:
-    """Replace characters that fonts do not have or SVG forbids. A user can write any text as the name of a run."""
-    return _UNPRINTABLE.sub("\ufffd", text)
-
-
-def format_mathtext(text: str) -> str:
-    """Convert the symbols of a label to mathtext. All other characters stay as they are, including dollar signs."""
-    # "\0" replaces log₁₀ until the other symbols are converted
-    escaped = replace_unprintable(text).replace("$", r"\$").replace("log₁₀", "\0")
-    return _SYMBOL.sub(_format_symbol, escaped).replace("\0", r"$\log_{10}$")
-
-
-def _format_symbol(match: re.Match[str]) -> str:
-    base = _GREEK.get(match["base"], match["base"])
-    if match["bar"]:
-        base = rf"\bar{{{base}}}"
-    if match["index"]:
-        index = _GREEK.get(match["index"], rf"\mathrm{{{match['index']}}}")
-        base = f"{base}_{{{index}}}"
-    star = "*" if match["star"] else ""
-    prime = r"\prime" if match["prime"] else ""
-    if star or prime:
-        base = f"{base}^{{{star}{prime}}}"
-    return f"${base}$"

@@ -35,13 +35,13 @@ SEVERITY: Final[dict[Kind, Severity]] = {
     "no-success": "warning",
     "disk-low": "error",
 }
-STAGNANT_AFTER: Final = 20
+STAGNATION_EVALUATIONS: Final = 20
 """Number of consecutive evaluations without a better win rate, or the same win rate with a better return."""
-_NO_STAGNATION_FROM: Final = 0.99
-"""Win rate from which a run has no stagnation alert."""
-_GATE_IDLE_FROM: Final = 0.25
+_MAX_STAGNANT_WIN_RATE: Final = 0.99
+"""A run with at least this win rate has no stagnation alert."""
+_MIN_PROGRESS_FOR_IDLE_GATE: Final = 0.25
 """Fraction of the training length before which an idle gate causes no alert."""
-_NO_SUCCESS_FROM: Final = 0.5
+_MIN_PROGRESS_FOR_NO_SUCCESS: Final = 0.5
 """Fraction of the training length before which a run without a success causes no alert: the first success is often
 late."""
 _MIN_STEPS: Final = 10_000
@@ -55,7 +55,7 @@ KIND_MEANINGS: Final[dict[Kind, str]] = {
     "failed": "The trainer has ended with an error.",
     "lost": "The trainer has ended without an error message.",
     "nan": "A loss or another number is not finite.",
-    "stagnation": f"No better result for at least {STAGNANT_AFTER} evaluations.",
+    "stagnation": f"No better result for at least {STAGNATION_EVALUATIONS} evaluations.",
     "gate-idle": "The gate removes no incentive.",
     "no-success": "The run has had no success yet, so the memory pays no incentive.",
     "disk-low": "The disk of the database is almost full.",
@@ -189,13 +189,13 @@ def _failed_with_nan(run: RunFacts) -> bool:
 
 def _find_stagnation(run: RunFacts) -> Iterator[Alert]:
     scores = run.scores
-    if run.status != "running" or run.heartbeat_at is None or len(scores) <= STAGNANT_AFTER:
+    if run.status != "running" or run.heartbeat_at is None or len(scores) <= STAGNATION_EVALUATIONS:
         return
     # The best win rate, then the best return, then the earliest evaluation.
     best = max(range(len(scores)), key=lambda index: (scores[index][1:], -index))
     env_step, win_rate, return_mean = scores[best]
     n_later = len(scores) - 1 - best
-    if n_later < STAGNANT_AFTER or win_rate >= _NO_STAGNATION_FROM:
+    if n_later < STAGNATION_EVALUATIONS or win_rate >= _MAX_STAGNANT_WIN_RATE:
         return
     text = (
         f"No better evaluation since step {env_step:,} (win rate {100 * win_rate:.0f} %, return {return_mean:.2f}): "
@@ -205,12 +205,12 @@ def _find_stagnation(run: RunFacts) -> Iterator[Alert]:
 
 
 def _find_idle_gate(run: RunFacts) -> Iterator[Alert]:
-    if run.gate_idle and not run.no_success and run.heartbeat_at and _has_trained(run, _GATE_IDLE_FROM):
+    if run.gate_idle and not run.no_success and run.heartbeat_at and _has_trained(run, _MIN_PROGRESS_FOR_IDLE_GATE):
         yield _make_alert("gate-idle", run, run.heartbeat_at, run.gate_idle, event="once")
 
 
 def _find_no_success(run: RunFacts) -> Iterator[Alert]:
-    if run.no_success and run.heartbeat_at and _has_trained(run, _NO_SUCCESS_FROM):
+    if run.no_success and run.heartbeat_at and _has_trained(run, _MIN_PROGRESS_FOR_NO_SUCCESS):
         yield _make_alert("no-success", run, run.heartbeat_at, run.no_success, event="once")
 
 

@@ -16,6 +16,8 @@ from emtc_core.config.run import PRESETS, RunConfig, list_algos
 from emtc_core.config.values import format_argument, parse_count
 from emtc_core.envs.registry import IMPORTED_BY_MAP
 from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, Fault, describe_fault
+from storage.runs.changes import make_run_name
+from storage.runs.rows import RunRow
 
 PRESET: Final = "preset"
 ALGO: Final = "algo"
@@ -27,7 +29,9 @@ NAME: Final = "name"
 OTHER_ALGOS: Final = "also"
 """Other algorithms that are trained with the same settings (the field "Compare with")."""
 CHOICES: Final = (PRESET, ALGO, ENV, MAP, STEPS, SEEDS, NAME, OTHER_ALGOS)
+"""Names of the fields at the top of the form. They are also the names of the URL parameters."""
 DEFAULTS: Final = {PRESET: "demo", ALGO: "emtc-qplex", ENV: "skirmish", SEEDS: "1"}
+"""Field → its text if the user has not set it."""
 _DEFAULT_MAP: Final = "3m"
 MAX_SEEDS: Final = 8
 _SEED_RANGE: Final = re.compile(r"\s*(\d{1,10})(?:\s*-\s*(\d{1,10}))?\s*", re.ASCII)
@@ -46,7 +50,7 @@ _UNUSED_IF: Final = (
 )
 """A setting, its value, and the start of the keys of the settings that this value makes ineffective."""
 
-Texts = Mapping[str, str]
+FieldTexts = Mapping[str, str]
 """Field → text."""
 T = TypeVar("T")
 
@@ -85,7 +89,7 @@ def select_texts(parameters: Mapping[str, str]) -> dict[str, str]:
     return texts
 
 
-def check_request(texts: Texts, maps: Mapping[str, Sequence[str]]) -> Request:
+def check_request(texts: FieldTexts, maps: Mapping[str, Sequence[str]]) -> Request:
     """Resolve the configuration of a request, or find the faults of its texts.
 
     Args:
@@ -192,7 +196,7 @@ def parse_seeds(text: str, *, key: str = "seed", max_seeds: int = MAX_SEEDS) -> 
     return list(seeds)
 
 
-def find_unused_settings(texts: Texts, request: Request) -> frozenset[str]:
+def find_unused_settings(texts: FieldTexts, request: Request) -> frozenset[str]:
     """Find the settings that have no effect because of the value of another setting.
 
     With `gate.enabled` = false, for example, no other setting of the gate has an effect.
@@ -231,6 +235,23 @@ def make_texts(stored: Mapping[str, object], *, name: str = "") -> dict[str, str
     return texts | {key: format_argument(settings[key]) for key in find_changed_settings(settings)}
 
 
+def make_clone_texts(run: RunRow, *, seed: int | None = None) -> dict[str, str]:
+    """Return the texts that request a stored run again, with another seed if `seed` is set.
+
+    An automatic name (of a single run or of a run of a sweep) is left out, so that the new run gets one that fits its
+    values. Any other name is kept, after "Clone of" or with the new seed.
+    """
+    has_automatic_name = run.sweep_id is not None or run.name == make_run_name(run.config)
+    name = "" if has_automatic_name else f"Clone of {run.name.removeprefix('Clone of ')}"
+    if seed is None:
+        return make_texts(run.config, name=name)
+    if name:
+        former_end = f"seed {run.seed}"
+        start = run.name.removesuffix(former_end) if run.name.endswith(former_end) else f"{run.name}, "
+        name = f"{start}seed {seed}"
+    return make_texts(run.config, name=name) | {SEEDS: str(seed)}
+
+
 def resolve_defaults(settings: Mapping[str, Value]) -> dict[str, Value]:
     """Return the default of every setting for a run's task, length and preset.
 
@@ -257,7 +278,7 @@ def find_changed_settings(settings: Mapping[str, Value]) -> list[str]:
     return [key for key in changed if key not in CHOICE_SETTINGS]
 
 
-def write_command(texts: Texts) -> str:
+def write_command(texts: FieldTexts) -> str:
     """Write the command that starts a request with its first seed."""
     flags = {ENV: "--env", MAP: "--map", ALGO: "--algo", STEPS: "--steps", SEEDS: "--seed", NAME: "--name"}
     words = ["emtc", "train"]
@@ -271,7 +292,25 @@ def write_command(texts: Texts) -> str:
     return " ".join(map(shlex.quote, words))
 
 
-def _read_choices(texts: Texts, maps: Mapping[str, Sequence[str]], faults: dict[str, Fault]) -> dict[str, str]:
+def break_lines(command: str, *, max_width: int = 56) -> str:
+    """Break a command for a shell into lines, between two options and never between an option and its value.
+
+    Args:
+        command: A command of `write_command`: two words, then pairs of an option and its value.
+        max_width: Width of a line [characters]. A longer option has its own line.
+    """
+    words = shlex.split(command)
+    lines = [shlex.join(words[:2])]
+    for pair in zip(words[2::2], words[3::2], strict=True):
+        option = shlex.join(pair)
+        if len(lines[-1]) + 1 + len(option) <= max_width:
+            lines[-1] += f" {option}"
+        else:
+            lines.append(f"  {option}")
+    return " \\\n".join(lines)
+
+
+def _read_choices(texts: FieldTexts, maps: Mapping[str, Sequence[str]], faults: dict[str, Fault]) -> dict[str, str]:
     """Read preset, algorithm, environment and map. An unknown name adds a fault and is replaced by the default."""
     choices = {name: texts.get(name) or DEFAULTS[name] for name in (PRESET, ALGO, ENV)}
     if ENV not in texts:  # a map without an environment selects the environment that has this map
@@ -309,7 +348,7 @@ def _parse(name: str, text: str | None, faults: dict[str, Fault], parse: Callabl
         return None
 
 
-def _read_settings(texts: Texts, faults: dict[str, Fault]) -> dict[str, str]:
+def _read_settings(texts: FieldTexts, faults: dict[str, Fault]) -> dict[str, str]:
     """Select the texts of settings and add a fault for each unknown key. The values are checked later, by `resolve`."""
     valid_keys = [info.key for info in describe_fields() if info.key not in CHOICE_SETTINGS]
     settings: dict[str, str] = {}

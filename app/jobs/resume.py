@@ -48,7 +48,7 @@ class CheckpointStatus:
     """The machine that trained the run, if it is not this machine."""
     refusal: str | None = None
     """Why this machine cannot read the folder of the checkpoints."""
-    missing: str = ""
+    missing_note: str = ""
     """If there is no checkpoint here: a sentence why the checkpoints may be in another folder. Otherwise empty."""
     best: tuple[CheckpointCheck, ...] = ()
     """Policies of the best evaluations, newest first. A run cannot resume from them."""
@@ -81,7 +81,7 @@ class CheckpointStatus:
         if self.faults:
             return " ".join(self.faults)
         host_note = f" It was trained on {self.other_host}; resume it there." if self.other_host else ""
-        return f"There is no checkpoint in {self.folder}.{host_note}{self.missing}"
+        return f"There is no checkpoint in {self.folder}.{host_note}{self.missing_note}"
 
 
 def examine_checkpoints(db: Database, row: RunRow) -> CheckpointStatus:
@@ -105,7 +105,7 @@ def examine_checkpoints(db: Database, row: RunRow) -> CheckpointStatus:
         tuple(checkpoints),
         str(folder),
         other_host,
-        missing="" if checkpoints else explain_missing_files(db),
+        missing_note="" if checkpoints else explain_missing_files(db),
         best=tuple(best),
     )
 
@@ -177,10 +177,10 @@ def restart_run(db: Database, run_id: str) -> str:
 class BulkResult:
     """Result of an action on several runs."""
 
-    done: tuple[str, ...]
-    """Ids of the runs that were changed."""
-    refused: tuple[str, ...]
-    """Error messages, one for each run that was not changed."""
+    changed_ids: tuple[str, ...]
+    """Ids of the runs for which the action was possible."""
+    errors: tuple[str, ...]
+    """Error messages, one for each of the other runs."""
 
 
 def stop_runs(db: Database, run_ids: Sequence[str]) -> BulkResult:

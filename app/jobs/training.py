@@ -1,6 +1,10 @@
 """Train one created run in this process. This module connects `emtc_core` with `storage`.
 
-It loads torch, so the command line imports it late.
+A process owns a run by a token, a random text. It writes the token to the row of the run when it claims the run. A
+recorder writes the records of the training to the database. On a signal, a run is stopped, or it returns to the queue
+if a worker (a process that trains queued runs) started it.
+
+The module loads torch, so the command line imports it late.
 """
 
 import logging

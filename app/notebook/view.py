@@ -1,8 +1,9 @@
 """Convert pinned figures and their views to JSON and back, and read the entries of the notebook for export.
 
 The button *Pin* of a figure creates an entry of the research notebook. The entry stores the figure as data, so that
-it can be drawn after its run was deleted. Such a stored figure is "frozen". Its numbers have nine significant digits,
-and a missing number is null. Long lines and large clouds of points are thinned, which the figure's note states.
+it can be drawn after its run was deleted. `freeze` converts a figure to this data, and `thaw` converts it back. The
+numbers have nine significant digits, and a missing number is null. Long lines and large clouds of points are thinned,
+which the figure's note states.
 
 The entry also stores the view: the page, its URL parameters, the runs at that time, and the options of the figure.
 Stored views and figures can come from any author and any version, so parts that cannot be read are ignored. Exported

@@ -35,9 +35,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from app.figures.kinds.chart import Chart, Panel
+from app.figures.mathtext import format_mathtext, replace_unprintable
 from app.figures.named.trajectories import EPISODE_NAMES
 from app.figures.render.matplotlib_style import make_style
-from app.figures.theme import SPEED_COLOR, VIRIDIS, Mode, format_mathtext, replace_unprintable
+from app.figures.theme import SPEED_COLOR, VIRIDIS, Mode
 from app.replay.layout import (
     NEUTRAL_TEAM,
     OPPONENT_TEAM,

@@ -21,7 +21,8 @@ from PIL import Image
 
 from app.analysis.provenance import describe_runs
 from app.figures.assets import read_asset, read_script
-from app.figures.theme import Mode, get_theme_colors, replace_unprintable
+from app.figures.mathtext import replace_unprintable
+from app.figures.theme import Mode, get_theme_colors
 from app.replay.drawing import draw_frames, draw_image
 from app.replay.payload import make_payload
 from app.replay.replay import EpisodeView, Replay, add_run_names, make_replay

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.figures.theme import AGENTS, NEUTRAL, OPPONENTS
+from app.figures.theme import AGENT_COLOR, NEUTRAL_COLOR, OPPONENT_COLOR
 from app.replay.replay import EpisodeView, quantize_values
 from emtc_core.envs.scene import Scene, find_passes, keep_last_position
 
@@ -36,7 +36,7 @@ AGENT_TEAM = 0
 """Numbers of teams in `Scene.team`. The same for the next two."""
 OPPONENT_TEAM = 1
 NEUTRAL_TEAM = 2
-TEAM_COLORS = (AGENTS, OPPONENTS, NEUTRAL)
+TEAM_COLORS = (AGENT_COLOR, OPPONENT_COLOR, NEUTRAL_COLOR)
 """Colors by the number of the team."""
 _FIELD_WIDTH_PX = 620.0
 """Typical width of a drawn field. `separate_units` converts `MIN_RADIUS_PX` to field units with it."""

@@ -16,7 +16,7 @@ from app.analysis.episodes import draw_scene, name_episode
 from app.figures.kinds.chart import Chart
 from app.figures.named.trajectories import draw_episode
 from app.figures.named.trajectories import join_values as join_charts
-from app.figures.theme import NEUTRAL, OKABE_ITO, OPPONENTS, SPEED_COLOR
+from app.figures.theme import NEUTRAL_COLOR, OKABE_ITO, OPPONENT_COLOR, SPEED_COLOR
 from emtc_core.envs.registry import get_action_names
 from emtc_core.envs.scene import Scene
 from emtc_core.errors import EmtcError
@@ -28,7 +28,7 @@ MISSING = 255
 _MAX_LEVEL = 254
 _MOVE_WORDS = frozenset({"north", "south", "east", "west", "left", "right", "top", "bottom", "up", "down"})
 _STOP_NAMES = frozenset({"stop", "idle", "hold"})
-_COLOR_BY_GROUP = {"no-op": None, "stop": NEUTRAL, "move": SPEED_COLOR, "attack": OPPONENTS}
+_COLOR_BY_GROUP = {"no-op": None, "stop": NEUTRAL_COLOR, "move": SPEED_COLOR, "attack": OPPONENT_COLOR}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown
 from app.ui import messages, page_url
+from app.ui.home import start
 from app.ui.page_state import Choice, Text
 
 FOLDER = Path(__file__).resolve().parents[1] / "guide"
@@ -131,6 +132,8 @@ def show() -> None:
         if words:
             _show_results(words)
         else:
+            if name == PAGES[0]:
+                start.show_first_steps()
             st.header(pages[name].title, anchor=False)
             show_text(pages[name].text)
 

@@ -17,7 +17,7 @@ from app.analysis.neighborhoods import Outlier, find_outlier
 from app.analysis.projections.alignment import compute_aligned_pca, find_axis_signs
 from app.analysis.projections.linear import AxisSigns, LabeledPoints
 from app.analysis.projections.snapshots import sample_rows
-from app.analysis.what_if import GateRules, Stream, merge_nodes, read_stream
+from app.analysis.what_if import GateSettings, RecordedTransitions, merge_nodes, read_recorded_transitions
 from app.ui.data import open_url
 from storage.queries import memory
 from storage.queries.memory import Snapshot
@@ -72,17 +72,17 @@ def get_outlier(key: SnapshotKey) -> Outlier | None:
 
 
 @st.cache_resource(max_entries=4, show_spinner="Reading the newest transitions …")
-def get_stream(key: SnapshotKey, _rules: GateRules) -> Stream:
+def get_stream(key: SnapshotKey, _rules: GateSettings) -> RecordedTransitions:
     """Read the newest transitions of a run up to one of its snapshots, for *What if*.
 
     The rules are the run's settings of gate and incentive, which never change.
     """
     snapshot = get_snapshot(key)
-    return read_stream(open_url(key.url), snapshot.run_id, _rules, until=snapshot.env_step)
+    return read_recorded_transitions(open_url(key.url), snapshot.run_id, _rules, until=snapshot.env_step)
 
 
 @st.cache_resource(max_entries=8, show_spinner="Merging …")
-def get_merged_nodes(key: SnapshotKey, _rules: GateRules, factor: float) -> "MergedNodes":
+def get_merged_nodes(key: SnapshotKey, _rules: GateSettings, factor: float) -> "MergedNodes":
     """Merge a snapshot's nodes again, with a merge radius of `factor` times the run's `memory.delta`.
 
     Raises:

@@ -15,6 +15,7 @@ from storage.guards import hide_passwords
 
 READ_ONLY = "This server is read-only: runs cannot be started, stopped, changed or deleted here."
 NO_RUNS = "There is no run yet."
+BUNDLE_READ_ONLY = "The runs of a bundle are read-only."
 START_DEMO_HINT = "Press *Start the demo run*. It needs no network and shows its first curve within seconds."
 _log = logging.getLogger(__name__)
 
@@ -49,6 +50,13 @@ def may_act() -> bool:
     If not, the pages disable the buttons that start, stop, change or delete, and `storage` refuses these actions.
     """
     return not is_read_only() and view.get_bundle() is None
+
+
+def get_read_only_reason() -> str | None:
+    """Return why this session cannot write, for the tooltip of a disabled button; None if it can (`may_act`)."""
+    if may_act():
+        return None
+    return READ_ONLY if view.get_bundle() is None else BUNDLE_READ_ONLY
 
 
 def show_read_only_notice() -> None:

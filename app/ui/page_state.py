@@ -191,6 +191,8 @@ class Parameter(Generic[T]):
             st.session_state[key] = value
 
         def changed() -> None:
+            if key not in st.session_state:  # the browser sent a widget of before `view.switch_to_bundle`
+                return
             new_value: Any = st.session_state[key]
             texts = [] if new_value is None or new_value == default else self.format(new_value)
             write_texts(self.name, texts)

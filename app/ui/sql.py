@@ -29,11 +29,11 @@ from storage.sql.query import MAX_QUERY_LENGTH, QueryCancel, QueryResult, run_qu
 
 _QUERY: Final = Text("q", "sql", max_characters=MAX_QUERY_LENGTH)
 _TABLE: Final = Choice("table", "sql")
-_ROWS: Final = Choice("rows", "sql")
+_MAX_ROWS: Final = Choice("rows", "sql")
 _SHOWS_CHART: Final = Flag("chart", "sql")
 _SUBMITTED: Final = "sql_query"
 """Key of Streamlit's session state: the last `_SubmittedQuery`."""
-_FORMATS: Final[dict[TableFormat, str]] = {"csv": "CSV", "parquet": "Parquet"}
+_FORMAT_LABELS: Final[dict[TableFormat, str]] = {"csv": "CSV", "parquet": "Parquet"}
 _RUN_ID_COLUMNS: Final = ("id", "run_id", "run")
 _MAX_ROWS_WITH_LINKS: Final = 1000
 """The ids of runs are links only in results with at most this number of rows."""
@@ -53,7 +53,7 @@ _WAIT_S: Final = 0.5
 """The page waits this time for the result. For a query that takes longer, it draws the button *Cancel*."""
 _CHECK_EVERY_S: Final = 0.5
 """Interval at which the page checks whether the query has ended [s]."""
-_THREADS: Final = ThreadPoolExecutor(4, thread_name_prefix="sql")
+_QUERY_THREADS: Final = ThreadPoolExecutor(4, thread_name_prefix="sql")
 """Runs the queries of all sessions of this server. Further queries wait."""
 
 
@@ -76,7 +76,7 @@ def show() -> None:
         with st.container(horizontal=True, vertical_alignment="bottom"):
             limit = st.selectbox(
                 "Maximum rows",
-                **without_on_change(_ROWS.bind(_ROW_LIMITS, format_count, default=_DEFAULT_ROW_LIMIT)),
+                **without_on_change(_MAX_ROWS.bind(_ROW_LIMITS, format_count, default=_DEFAULT_ROW_LIMIT)),
                 width=160,
             )
             is_submitted = st.form_submit_button(
@@ -131,7 +131,7 @@ def show_result() -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         count = result.truncation or f"{format_count(len(result.rows))} row{'' if len(result.rows) == 1 else 's'}."
         st.caption(escape_markdown(f"{count} {result.seconds:.1f} s"), width="stretch")
-        for format, label in _FORMATS.items():
+        for format, label in _FORMAT_LABELS.items():
             can_write = format != "parquet" or can_write_parquet()
             files.button(
                 label,
@@ -214,7 +214,7 @@ def _insert_example() -> None:
 
 def _store_query() -> None:
     _QUERY.store()
-    _ROWS.store(_DEFAULT_ROW_LIMIT)
+    _MAX_ROWS.store(_DEFAULT_ROW_LIMIT)
 
 
 def _get_submitted() -> _SubmittedQuery | None:
@@ -226,7 +226,7 @@ def _submit_query(query: str, limit: int) -> None:
     if (previous := _get_submitted()) is not None:
         previous.cancel.cancel()
     cancel = QueryCancel()
-    future = _THREADS.submit(run_query, data.database(), query, max_rows=limit, seconds=_TIMEOUT_S, cancel=cancel)
+    future = _QUERY_THREADS.submit(run_query, data.database(), query, max_rows=limit, seconds=_TIMEOUT_S, cancel=cancel)
     st.session_state[_SUBMITTED] = _SubmittedQuery(future, cancel)
     wait([future], timeout=_WAIT_S)
 

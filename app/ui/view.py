@@ -17,13 +17,13 @@ from storage.bundles import bundle_cache
 from storage.bundles.bundle_cache import Bundle
 from storage.engine import is_read_only
 
-FROM: Final = Text("from", max_characters=64, is_pinned=False)
+SHOWN_BUNDLE: Final = Text("from", max_characters=64, is_pinned=False)
 """Key of the bundle whose runs the pages show."""
 _LINK_TEXT: Final = "called"
 """URL parameter with the name of a run. Table cells show it as the text of the link. Pages ignore it."""
 LINK_TEXT_PATTERN: Final = rf"[?&]{_LINK_TEXT}=([^&]*)"
 """Regular expression that finds the text of a link in its URL, for `st.column_config.LinkColumn`."""
-WITH: Final = Choices("with", "compare")
+COMPARED_BUNDLES: Final = Choices("with", "compare")
 """Keys of the bundles whose runs are shown on Compare together with the app's runs."""
 _BUNDLE = "opened_bundle"
 """Key of Streamlit's session state: the bundle that the pages show."""
@@ -38,14 +38,14 @@ def select_bundle() -> str | None:
         The key of a bundle that the URL names and that does not exist, else None.
     """
     current = get_bundle()
-    key = FROM.read() or (current.key if current else None)
+    key = SHOWN_BUNDLE.read() or (current.key if current else None)
     selected = find_bundle(key) if key else None
     if selected is None:
         st.session_state.pop(_BUNDLE, None)
-        FROM.write(None)
+        SHOWN_BUNDLE.write(None)
         return key
     st.session_state[_BUNDLE] = selected
-    FROM.write(selected.key)
+    SHOWN_BUNDLE.write(selected.key)
     return None
 
 
@@ -61,14 +61,14 @@ def switch_to_bundle(new_bundle: Bundle | None) -> None:
     clear()
     if new_bundle is not None:
         st.session_state[_BUNDLE] = new_bundle
-        FROM.write(new_bundle.key)
+        SHOWN_BUNDLE.write(new_bundle.key)
 
 
 def add_bundle(parameters: Mapping[str, str]) -> dict[str, str]:
     """Add the bundle to the parameters of a link, so that the link shows the same runs in a new tab."""
     result = dict(parameters)
     if (current := get_bundle()) is not None:
-        result[FROM.name] = current.key
+        result[SHOWN_BUNDLE.name] = current.key
     return result
 
 

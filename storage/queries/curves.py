@@ -164,6 +164,9 @@ def evaluation_curves(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
 def win_rate_sparklines(db: Database, run_ids: Sequence[str], points: int = 40) -> dict[str, list[float]]:
     """How did the win rates of these runs develop, in a few points each?
 
+    They count the episodes of the final win rate (`final_rates`): robust ones if every evaluation of the run has a
+    robust win rate, else greedy ones.
+
     Source: table `evaluations`.
 
     Args:
@@ -179,13 +182,19 @@ def win_rate_sparklines(db: Database, run_ids: Sequence[str], points: int = 40) 
     with db.read() as connection:
         for part in in_parts(run_ids):
             means = (
-                select(Evaluation.run_id, func.avg(Evaluation.win_rate))
+                select(
+                    *(Evaluation.run_id, func.avg(Evaluation.win_rate), func.avg(Evaluation.robust_win_rate)),
+                    *(func.count(Evaluation.win_rate), func.count(Evaluation.robust_win_rate)),
+                )
                 .join(Run, Run.id == Evaluation.run_id)
                 .where(Evaluation.run_id.in_(part), Evaluation.win_rate.is_not(None))
                 .group_by(Evaluation.run_id, interval)
                 .order_by(Evaluation.run_id, func.min(Evaluation.env_step))
             )
-            for run_id, win_rate in connection.execute(means):
+            rows = connection.execute(means).all()
+            greedy_only = {run_id for run_id, _, _, n_greedy, n_robust in rows if n_robust < n_greedy}
+            for run_id, greedy_rate, robust_rate, _, _ in rows:
+                win_rate = greedy_rate if run_id in greedy_only else robust_rate
                 lines.setdefault(run_id, []).append(float(win_rate))
     return lines
 

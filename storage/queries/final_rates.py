@@ -14,6 +14,7 @@ the greedy win rate of the last evaluation.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from sqlalchemy import ColumnElement, Double, Numeric, and_, case, func, null, or_, select
@@ -46,6 +47,7 @@ class FinalRate(NamedTuple):
     """Episodes that the rate counts."""
 
 
+@cache
 def select_final_rate() -> ColumnElement[Any]:
     """Return the final win rate of a row of `runs` as an SQL expression; NULL without an evaluation [fraction]."""
     return case(
@@ -53,6 +55,7 @@ def select_final_rate() -> ColumnElement[Any]:
     )
 
 
+@cache
 def select_final_rate_episodes() -> ColumnElement[Any]:
     """Return the kind of episodes of the final win rate as an SQL expression; NULL without a rate."""
     is_evaluated = _exists(Evaluation.win_rate.is_not(None))

@@ -79,7 +79,7 @@ SORTS: Final[dict[str, Sort]] = {
     ),
     "gate": Sort("Gate", lambda _: type_coerce(Run.gate_removed, Double)),
     "duration": Sort(
-        "Duration",
+        "Duration with pauses",
         lambda context: context.seconds_between(Run.started_at, func.coalesce(Run.ended_at, Run.heartbeat_at)),
     ),
 }

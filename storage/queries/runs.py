@@ -154,6 +154,28 @@ def get_rows(db: Database, run_ids: Sequence[str]) -> list[RunRow]:
     return [rows[run_id] for run_id in dict.fromkeys(run_ids) if run_id in rows]
 
 
+def read_training_s(db: Database, run_ids: Sequence[str]) -> dict[str, float]:
+    """How long have these runs trained, without pauses [s]? Run id → time, without runs that were not started."""
+    seconds: dict[str, float] = {}
+    with db.read() as connection:
+        for part in in_parts(run_ids):
+            columns = select(Run.id, Run.started_at, Run.ended_at, Run.heartbeat_at)
+            seconds |= measure_training_s(connection, connection.execute(columns.where(Run.id.in_(part))).all())
+    return seconds
+
+
+def find_unused_seed(db: Database, run: RunRow) -> int:
+    """Which is the smallest seed from 1 that no run with the other settings of this run has?
+
+    Source: table `runs`.
+    """
+    same_task = select(Run.config).where(Run.env == run.env, Run.map == run.map, Run.algo == run.algo)
+    with db.read() as connection:
+        configs = connection.execute(same_task).scalars().all()
+    used_seeds = {config.get("seed") for config in configs if {**config, "seed": None} == {**run.config, "seed": None}}
+    return next(seed for seed in range(1, len(used_seeds) + 2) if seed not in used_seeds)
+
+
 def list_speeds(db: Database, *, env: str, map: str, algo: str, host: str, limit: int = 20) -> list[tuple[str, float]]:
     """How fast did finished runs of an environment and algorithm train on a machine?
 

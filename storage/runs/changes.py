@@ -214,20 +214,18 @@ def new_run_values(connection: Connection, config: Mapping[str, Any], name: str 
     Args:
         connection: The connection, to find an id that is not used.
         config: The resolved configuration.
-        name: Name of the run; None: made from algorithm, map and seed.
+        name: Name of the run; None: that of `make_run_name`.
     """
     env = config.get("env", "")
     nested = env if isinstance(env, Mapping) else {}
     env_name = nested.get("name", nested.get("env", "")) if nested else env
-    map_name = config.get("map") or nested.get("map", "")
-    algo, seed = config.get("algo", ""), int(config.get("seed", 0))
     return {
         "id": _new_id(connection),
-        "name": (name or f"{algo} {map_name} seed {seed}")[:MAX_NAME_LENGTH],
+        "name": (name or make_run_name(config))[:MAX_NAME_LENGTH],
         "env": str(env_name),
-        "map": str(map_name),
-        "algo": str(algo),
-        "seed": seed,
+        "map": _get_map(config),
+        "algo": str(config.get("algo", "")),
+        "seed": int(config.get("seed", 0)),
         "config": dict(config),
         "status": "queued",
         "env_steps": 0,
@@ -235,6 +233,16 @@ def new_run_values(connection: Connection, config: Mapping[str, Any], name: str 
         "tags": [],
         "notes": "",
     }
+
+
+def make_run_name(config: Mapping[str, Any]) -> str:
+    """Make the automatic name of a run from its algorithm, map and seed: "emtc-qplex 3m seed 1"."""
+    return f"{config.get('algo', '')} {_get_map(config)} seed {int(config.get('seed', 0))}"
+
+
+def _get_map(config: Mapping[str, Any]) -> str:
+    env = config.get("env")
+    return str(config.get("map") or (env.get("map", "") if isinstance(env, Mapping) else ""))
 
 
 def _new_id(connection: Connection) -> str:

@@ -18,7 +18,7 @@ from sqlalchemy import update
 from app.cli.main import run
 from app.jobs.alerts import (
     LOW_DISK_BYTES,
-    STAGNANT_AFTER,
+    STAGNATION_EVALUATIONS,
     STOPPABLE,
     Messenger,
     find_alerts,
@@ -80,7 +80,7 @@ def test_a_run_that_trains_well_is_no_news():
         ({"gate_idle": "Nothing merged."}, "gate-idle", "Nothing merged."),
         ({"no_success": "Nobody won."}, "no-success", "Nobody won."),
         ({"no_success": "Nobody won.", "gate_idle": "No incentive."}, "no-success", "Nobody won."),
-        ({"scores": scores(0.5, *[0.4] * STAGNANT_AFTER)}, "stagnation", "since step 0 "),
+        ({"scores": scores(0.5, *[0.4] * STAGNATION_EVALUATIONS)}, "stagnation", "since step 0 "),
     ],
 )
 def test_each_event_is_one_alert(changes, kind, fragment):
@@ -92,9 +92,9 @@ def test_each_event_is_one_alert(changes, kind, fragment):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"scores": scores(0.5, *[0.4] * (STAGNANT_AFTER - 1))},
-        {"scores": scores(1.0, *[0.9] * STAGNANT_AFTER)},
-        {"scores": scores(0.5, *[0.4] * STAGNANT_AFTER), "status": "paused"},
+        {"scores": scores(0.5, *[0.4] * (STAGNATION_EVALUATIONS - 1))},
+        {"scores": scores(1.0, *[0.9] * STAGNATION_EVALUATIONS)},
+        {"scores": scores(0.5, *[0.4] * STAGNATION_EVALUATIONS), "status": "paused"},
         {"gate_idle": "Nothing merged.", "env_steps": 10_000},
         {"gate_idle": "Nothing merged.", "env_steps": 3000, "target_steps": 3000},
         {"no_success": "Nobody won.", "env_steps": 30_000},
@@ -108,7 +108,7 @@ def test_what_is_no_event_is_no_alert(changes):
 
 
 def test_a_better_return_at_the_same_win_rate_is_progress():
-    climbing = tuple((100 * step, 0.0, float(step)) for step in range(2 * STAGNANT_AFTER))
+    climbing = tuple((100 * step, 0.0, float(step)) for step in range(2 * STAGNATION_EVALUATIONS))
     assert kinds(facts(scores=climbing)) == []
 
 
@@ -120,9 +120,9 @@ def test_a_disk_that_is_nearly_full_is_told_once_a_day():
 
 
 def test_the_same_event_has_the_same_key_and_another_one_another():
-    still = facts(scores=scores(0.5, *[0.4] * STAGNANT_AFTER))
-    later = facts(scores=scores(0.5, *[0.4] * (STAGNANT_AFTER + 5)), heartbeat_at=NOW + timedelta(minutes=5))
-    again = facts(scores=scores(0.5, 0.6, *[0.4] * STAGNANT_AFTER))
+    still = facts(scores=scores(0.5, *[0.4] * STAGNATION_EVALUATIONS))
+    later = facts(scores=scores(0.5, *[0.4] * (STAGNATION_EVALUATIONS + 5)), heartbeat_at=NOW + timedelta(minutes=5))
+    again = facts(scores=scores(0.5, 0.6, *[0.4] * STAGNATION_EVALUATIONS))
     keys = [find_alerts([run], disk_free=None, now=NOW)[0].key for run in (still, later, again)]
     assert keys[0] == keys[1] != keys[2]
 
@@ -175,7 +175,7 @@ def test_no_win_rate_is_told_where_the_return_decides_what_a_success_is(db):
 def test_the_database_tells_what_happened(db):
     finish_run(db, start(db, "done"), "finished")
     finish_run(db, start(db, "broken"), "failed", error="No map.")
-    record_evaluations(db, start(db, "still"), STAGNANT_AFTER + 1)
+    record_evaluations(db, start(db, "still"), STAGNATION_EVALUATIONS + 1)
     sick, gone = start(db, "sick"), start(db, "gone")
     with db.transaction() as connection:
         values = [{"run_id": sick, "env_step": step, "name": "train/loss", "value": None} for step in (7, 9)]
@@ -224,7 +224,7 @@ def test_a_run_in_which_nothing_can_be_a_success_is_told_without_a_gate_too(db, 
 
 def test_a_rule_stops_only_what_it_names(db):
     still, fine = start(db, "still"), start(db, "fine")
-    record_evaluations(db, still, STAGNANT_AFTER + 1)
+    record_evaluations(db, still, STAGNATION_EVALUATIONS + 1)
     assert stop_alerted_runs(db, list_alerts(db), ["nan"]) == []
     assert stop_alerted_runs(db, list_alerts(db), ["stagnation"]) == [f"Run {still} was asked to stop."]
     assert command_log(db, still)["command"].tolist() == ["stop"]

@@ -15,7 +15,7 @@ def names_of(script: str) -> list[str]:
 
 COMPONENTS = [
     ("curves.js",),
-    ("legend.js",),
+    ("run_list.js",),
     ("field.js", "replay.js"),
     ("atlas_points.js", "atlas_picture.js", "atlas_controls.js", "atlas.js"),
 ]
@@ -23,6 +23,6 @@ COMPONENTS = [
 
 @pytest.mark.parametrize("scripts", COMPONENTS)
 def test_no_name_stands_twice_in_a_component(scripts: tuple[str, ...]) -> None:
-    names = [name for script in ("common.js", *scripts) for name in names_of(script)]
+    names = [name for script in ("line_marker.js", "common.js", *scripts) for name in names_of(script)]
     assert len(names) > len(scripts)
     assert sorted(names) == sorted(set(names))

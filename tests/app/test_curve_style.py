@@ -80,7 +80,7 @@ def test_the_figures_of_live_are_exported_with_smoothing(tmp_path):
     run = find_run(db, seed_run(db))
     kind = find_figure("gate-dynamics")
     measured, smoothed = (kind.make(db, [run], kind.read_options(v)) for v in ({}, {"smoothing": "0.9"}))
-    assert len(smoothed.panels[0].lines) == 2 * len(measured.panels[0].lines)
+    assert len(smoothed.panels[1].lines) == 2 * len(measured.panels[1].lines)
     with pytest.raises(ConfigError, match="smoothing"):
         kind.read_options({"smoothing": 1})
 
@@ -173,5 +173,5 @@ def test_other_runs_stand_beside_one_with_their_main_lines_dotted(tmp_path):
         "a run without gate statistics has no line here"
     )
     with pytest.raises(ConfigError):
-        kind.read_options({"beside": "a,b,c,d"})
+        kind.read_options({"beside": "a,b,c,d,e,f"})
     db.dispose()

@@ -71,13 +71,11 @@ def cloud() -> Cloud:
     )  # fmt: skip
 
 
-def test_gate_dynamics_stacks_three_panels_with_units(stats):
+def test_gate_dynamics_draws_tau_with_the_error_that_it_is_compared_with(stats):
     chart = draw_gate_dynamics(stats, run="r")
-    assert [(panel.title, panel.unit) for panel in chart.panels] == [
-        ("Δ̄_mem", "return"),
-        ("β̄", "fraction"),
-        ("τ", "return"),
-    ]
+    assert [(panel.title, panel.unit) for panel in chart.panels] == [("Δ̄_mem", "return"), ("β̄", "fraction")]
+    assert chart.panels[0].log, "Δ̄_mem is often hundreds of times smaller than τ"
+    assert (chart.panels[0].lines[-1].name, chart.panels[0].lines[-1].y.tolist()) == ("τ", [1.2, 1.1, 1.0])
     band = chart.panels[0].lines[0]
     assert band.low is not None
     assert band.low.tolist() == [0.1, 0.1, 0.1]
@@ -86,7 +84,7 @@ def test_gate_dynamics_stacks_three_panels_with_units(stats):
 def test_gate_dynamics_shows_new_transitions_beside_the_links_and_says_what_each_averages(stats):
     new = logged(gate__delta_mem_new=1.0, gate__delta_mem_new_p10=0.2, gate__delta_mem_new_p90=3.0, gate__beta_new=0.4)
     chart = draw_gate_dynamics(stats, new, run="r")
-    fresh, stored = chart.panels[0].lines
+    fresh, stored, _ = chart.panels[0].lines
     assert (fresh.name, stored.name) == ("new transitions: mean, band 10–90 %", "links in memory: mean, band 5–95 %")
     assert (fresh.x.tolist(), fresh.y.tolist()) == ([100, 200], [1, 2])
     assert fresh.low is not None
@@ -106,22 +104,21 @@ def test_a_band_whose_edges_are_equal_is_not_announced(stats):
             (("", step / 1000), ("_p10", 0.0), ("_p90", 0.0))]  # fmt: skip
     new = pd.DataFrame(rows, columns=["env_step", "name", "value"])
     chart = draw_gate_dynamics(stats, new, run="r")
-    fresh, stored = chart.panels[0].lines
+    fresh, stored, _ = chart.panels[0].lines
     assert (fresh.name, fresh.low, fresh.high) == ("new transitions: mean", None, None)
     assert stored.name == "links in memory: mean, band 5–95 %"
     assert "No band of Δ_mem of new transitions: its two quantiles are equal" in chart.caption
 
 
-def test_beta_of_an_ended_run_has_an_axis_of_its_values_where_they_are_close_together(stats):
+def test_beta_has_an_axis_of_its_values_where_they_are_close_together(stats):
     near_one = {f"beta_{part}": np.linspace(0.97, 1.0, 3) for part in ("mean", "q05", "q95")}
     open_gate = stats.assign(**near_one)
-    chart = draw_gate_dynamics(open_gate, run="r", ended=True)
+    chart = draw_gate_dynamics(open_gate, run="r")
     assert chart.panels[1].range is None, "the axis of a panel without a range is that of its values"
     assert "fitted to the values" in chart.caption
     for other in (
-        draw_gate_dynamics(open_gate, run="r"),
-        draw_gate_dynamics(open_gate.assign(beta_q05=0.1), run="r", ended=True),
-        draw_gate_dynamics(stats.iloc[:0], run="r", ended=True),
+        draw_gate_dynamics(open_gate.assign(beta_q05=0.1), run="r"),
+        draw_gate_dynamics(stats.iloc[:0], run="r"),
     ):
         assert other.panels[1].range == (-0.03, 1.03)
         assert "only" not in other.caption
@@ -156,10 +153,11 @@ def test_without_a_gate_the_effect_is_that_of_the_memory():
 
 def test_a_panel_alone_has_its_own_caption_and_last_values(stats):
     chart = draw_gate_dynamics(stats, run="r")
-    alone = chart.keep_panel("τ")
-    assert [panel.title for panel in alone.panels] == ["τ"]
-    assert alone.caption == "τ is the temperature of the gate."
-    assert alone.description == "τ over training env steps. Latest values: temperature 1."
+    alone = chart.keep_panel("β̄")
+    assert [panel.title for panel in alone.panels] == ["β̄"]
+    assert alone.caption.startswith("Gate β")
+    assert "τ" not in alone.caption
+    assert alone.description == "β̄ over training env steps. Latest values: links in memory 0.5."
     with pytest.raises(KeyError):
         chart.keep_panel("σ")
 
@@ -310,8 +308,8 @@ def test_csv_holds_every_point(stats, cloud):
 
 def test_plotly_twin_has_a_titled_axis_for_each_panel(stats):
     layout = to_plotly(draw_gate_dynamics(stats, run="r")).layout
-    assert (layout.yaxis.title.text, layout.yaxis3.title.text) == ("Δ̄_mem [return]", "τ [return]")
-    assert layout.xaxis3.title.text == "training env steps"
+    assert (layout.yaxis.title.text, layout.yaxis2.title.text) == ("Δ̄_mem [return]", "β̄ [fraction]")
+    assert layout.xaxis2.title.text == "training env steps"
 
 
 def test_the_name_of_an_axis_fits_beside_a_single_panel_and_a_mark_is_named_once():

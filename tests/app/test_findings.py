@@ -170,7 +170,7 @@ def test_a_detectable_difference_of_rates_above_1_is_not_printed(db: Database) -
     rows += [add_run(db, seed, wins, "gate.enabled=false") for seed, wins in ((1, 0), (2, 4))]
     (study,) = compute_findings(db, rows)
     gate = next(finding for finding in study.findings if finding.measure is MU_W and finding.second)
-    assert gate.difference.detectable > 1
+    assert gate.difference.detectable_difference > 1
     table = TABLES["findings"].make(db, rows).frame
     assert table.loc[table["measure"] == MU_W.title, "detectable"].iloc[0] == "> 1"
 
@@ -432,7 +432,7 @@ def compare_with_reference(db: Database, plan: str, *, adjusted: bool) -> int:
             continue
         row, difference = rows[(task, measure, *names)], finding.difference
         expected = [row["estimate"], row["low"], row["high"], row["p"], row["detectable"]]
-        numbers = [difference.estimate, difference.low, difference.high, difference.p, difference.detectable]
+        numbers = [difference.estimate, difference.low, difference.high, difference.p, difference.detectable_difference]
         if finding.task != ALL_TASKS:
             expected.append(row["p_randomization"])
             numbers.append(difference.randomization_p)

@@ -1,5 +1,6 @@
 """What is asked for when runs are launched: every fault by its field, and a stored run asked for once more."""
 
+import shlex
 from collections.abc import Callable
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from app.jobs.launch_request import (
     assign_faults,
+    break_lines,
     check_request,
     describe_field_fault,
     make_texts,
@@ -144,6 +146,13 @@ def test_a_setting_of_another_version_is_refused_by_name_and_not_lost():
     texts = make_texts(stored)
     assert texts["gate.colour"] == "red"
     assert check_request(texts, MAPS).faults["gate.colour"].key == "gate.colour"
+
+
+def test_a_command_is_broken_only_between_options_and_means_the_same():
+    command = write_command({"steps": "1000", "name": "it's a --steps 5 name that is longer than a line"})
+    lines = break_lines(command, max_width=20).split(" \\\n")
+    assert lines[1] == "  --steps 1000"
+    assert shlex.split(" ".join(lines)) == shlex.split(command)
 
 
 def test_the_command_repeats_the_run():

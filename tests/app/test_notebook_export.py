@@ -23,7 +23,13 @@ from app.analysis.projections.linear import compute_pca, select_axes
 from app.analysis.projections.snapshots import sample_rows
 from app.analysis.results import select_results
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, has_coordinates
-from app.analysis.what_if import WhatIfSettings, evaluate_what_if, merge_nodes, read_gate_rules, read_stream
+from app.analysis.what_if import (
+    WhatIfSettings,
+    evaluate_what_if,
+    merge_nodes,
+    read_gate_settings,
+    read_recorded_transitions,
+)
 from app.cli.main import run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel
 from app.figures.kinds.maps import Cloud, Grid, Heatmap
@@ -42,7 +48,6 @@ from app.figures.run_charts import (
     draw_metrics,
     draw_outcomes,
 )
-from app.figures.theme import RED_GREEN
 from app.notebook.export import NOTEBOOK_FORMATS, export_entries, make_recipe
 from app.notebook.markdown import sanitize, to_html
 from app.notebook.view import (
@@ -69,6 +74,8 @@ from storage.runs.removal import remove_run
 from storage.runs.rows import find_run
 from tests.pages.seed import seed_run
 
+COLORS = ("#a50026", "#ffffbf", "#006837")
+"""A color scale other than the default."""
 HOSTILE = (
     "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
@@ -288,7 +295,7 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         return draw_trajectory(title="Episode", reward=episode.reward, **known)
 
     whole = compute_pca(snapshot.embedding)
-    chosen = {"lasso": "-1,-1;2,-1;2,2;-1,2", "ranges": "t:3:20", "drawn": 90, "scale": list(RED_GREEN)}
+    chosen = {"lasso": "-1,-1;2,-1;2,2;-1,2", "ranges": "t:3:20", "drawn": 90, "scale": list(COLORS)}
     choice = NodeSelection.parse(chosen["lasso"], chosen["ranges"])
     kept = choice.mask(snapshot, whole.coordinates)
 
@@ -297,7 +304,7 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         some = some[kept[some]]
         labels = {"x_label": drawn.x_label, "y_label": drawn.y_label}
         places = drawn.coordinates[some]
-        return draw_memory(snapshot, some, places, quantity="beta", colors=RED_GREEN, **labels, **texts)
+        return draw_memory(snapshot, some, places, quantity="beta", colors=COLORS, **labels, **texts)
 
     def draw_pair() -> Chart:
         row = find_run(db, run_id)
@@ -306,8 +313,8 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         return join_values([replay.side for replay in add_run_names([first, second])])
 
     def draw_asked(question: WhatIfSettings, rows: NDArray[np.int64] | None = None) -> Chart:
-        rules = read_gate_rules(find_run(db, run_id).config)
-        stream = read_stream(db, run_id, rules, until=snapshot.env_step)
+        rules = read_gate_settings(find_run(db, run_id).config)
+        stream = read_recorded_transitions(db, run_id, rules, until=snapshot.env_step)
         merged = None if question.delta_factor is None else merge_nodes(snapshot, rules, question.delta_factor)
         found = evaluate_what_if(snapshot, stream, rules, question, merged=merged, rows=rows)
         return draw_what_if(found, run=name, env_step=snapshot.env_step)

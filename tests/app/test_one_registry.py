@@ -156,7 +156,7 @@ def test_a_metric_with_a_chart_has_it_on_live(seeded, monkeypatch: pytest.Monkey
 def test_the_command_of_a_figure_has_the_options_that_are_set(seeded, tmp_path: Path) -> None:
     _, run_id = seeded
     kind = find_figure("learning-curves")
-    options = LearningCurveOptions(center="median", per_seed=True, smooth=200, log_axes="x", hidden_methods=("a, b",))
+    options = LearningCurveOptions(center="median", per_seed=True, smooth=200, log_axes="x", hidden_names=("a, b",))
     command = write_command(kind, [run_id], options)
     assert command == (
         f"emtc export {run_id} --figure learning-curves --center median --set each=true --set smooth=200 --set log=x "

@@ -18,7 +18,7 @@ from PIL import Image, ImageColor
 from app.analysis import episodes
 from app.analysis.episodes import draw_scene, find_fault
 from app.figures.named.trajectories import draw_trajectory
-from app.figures.theme import NEUTRAL
+from app.figures.theme import NEUTRAL_COLOR
 from app.replay.drawing import FieldArtist, draw_image
 from app.replay.files import choose_moments, make_gif, make_page, read_replays
 from app.replay.layout import (
@@ -176,7 +176,7 @@ def test_the_ball_is_drawn_above_a_player_at_the_same_position():
     field.move(0)
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
-    assert Image.open(picture).convert("RGB").getpixel((100, 100)) == ImageColor.getrgb(NEUTRAL)
+    assert Image.open(picture).convert("RGB").getpixel((100, 100)) == ImageColor.getrgb(NEUTRAL_COLOR)
 
 
 def test_the_carrier_of_the_ball_and_its_passes_are_found():

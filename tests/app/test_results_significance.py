@@ -188,7 +188,7 @@ def test_the_detectable_difference_has_a_power_of_80_percent() -> None:
         shift = gap / difference.standard_error
         return float(nct.sf(critical, 4, shift) + nct.cdf(-critical, 4, shift))
 
-    assert difference.detectable == pytest.approx(brentq(lambda gap: power(gap) - 0.8, 0.01, 5), rel=1e-4)
+    assert difference.detectable_difference == pytest.approx(brentq(lambda gap: power(gap) - 0.8, 0.01, 5), rel=1e-4)
 
 
 def test_pooled_tasks_have_equal_weights() -> None:

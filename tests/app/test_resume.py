@@ -64,7 +64,7 @@ def test_the_former_trainer_writes_nothing_after_data_were_removed(lost: tuple[D
     db, run_id = lost
     recorder = DatabaseRecorder(db, run_id, token=TOKEN)
     if act == "delete":
-        assert resume.delete_runs(db, [run_id, "nosuchrun"]).done == (run_id, "nosuchrun")
+        assert resume.delete_runs(db, [run_id, "nosuchrun"]).changed_ids == (run_id, "nosuchrun")
     else:
         thin_run(db, run_id, Thinning(checkpoints=True))
         assert find_run(db, run_id).live_status == "stopped"

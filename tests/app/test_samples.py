@@ -18,8 +18,8 @@ from app.analysis.what_if import (
     compute_gate_means,
     evaluate_what_if,
     merge_nodes,
-    read_gate_rules,
-    read_stream,
+    read_gate_settings,
+    read_recorded_transitions,
     tabulate_what_if,
 )
 from app.figures.figure import StoredRuns
@@ -53,8 +53,8 @@ def test_a_sample_names_the_memory_that_it_is_a_part_of(snapshots: list[Snapshot
 
 def test_what_if_uses_the_recorded_errors_of_all_links_of_a_sample(shipped, snapshots: list[Snapshot]) -> None:
     run, snapshot = find_run(shipped, RUN), snapshots[-1]
-    rules = read_gate_rules(run.config)
-    stream = read_stream(shipped, RUN, rules, until=snapshot.env_step)
+    rules = read_gate_settings(run.config)
+    stream = read_recorded_transitions(shipped, RUN, rules, until=snapshot.env_step)
     result = evaluate_what_if(snapshot, stream, rules, WhatIfSettings(tau_factor=0.5))
     (links,) = result.sets
     recorded, recomputed = compute_gate_means(links.recorded), compute_gate_means(links.recomputed)

@@ -19,7 +19,7 @@ from app.figures.named.memory_map import draw_selection
 from app.figures.render.export import export_figure
 from app.figures.render.maps_views import draw_points, make_color_scale
 from app.figures.render.plotly_view import to_plotly
-from app.figures.theme import BINARY_COLORS, RED_GREEN, VIRIDIS, VIRIDIS_ON_DARK
+from app.figures.theme import BINARY_COLORS, VIRIDIS, VIRIDIS_ON_DARK
 from emtc_core.errors import ConfigError
 from storage.engine import open_database
 from storage.queries.episodes import get_trajectory, list_episodes
@@ -201,7 +201,8 @@ def test_a_dark_map_has_the_color_scale_of_the_dark_page() -> None:
             assert to_plotly(figure, mode=mode).data[0].marker.colorscale[0][1] == lowest
     dark_image = export_figure(replace(cloud, scale=VIRIDIS_ON_DARK), "png", mode="dark")
     assert export_figure(cloud, "png", mode="dark") == dark_image
-    assert replace(cloud, scale=RED_GREEN).on_dark_background().colors == RED_GREEN
+    custom = ("#a50026", "#ffffbf", "#006837")
+    assert replace(cloud, scale=custom).on_dark_background().colors == custom
     binary = replace(cloud, quantity=NODE_QUANTITIES["xi"])
     assert binary.on_dark_background().colors == BINARY_COLORS
 

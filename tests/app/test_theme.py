@@ -5,18 +5,16 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from app.figures.color_math import luminance, make_text_color, set_luminance
+from app.figures.mathtext import format_mathtext
 from app.figures.theme import (
     MARKERS,
     METHOD_STYLES,
     OKABE_ITO,
     OTHER_COLORS,
     VIRIDIS_ON_DARK,
-    format_mathtext,
     get_theme_colors,
-    luminance,
     make_styles,
-    make_text_color,
-    set_luminance,
 )
 from emtc_core.config.run import list_algos
 

@@ -65,7 +65,7 @@ def test_settings_of_the_training_that_all_runs_share_are_not_in_their_names() -
     configs = {"a": stored(*shared), "b": stored(*shared, "gate.enabled=false")}
     variants = group_variants(configs)
     assert [variant.name for variant in variants] == ["EMTC(QPLEX)", "EMTC(QPLEX), No-TCGM"]
-    assert [variant.changed for variant in variants] == ["", "gate.enabled = false"], (
+    assert [variant.changes_text for variant in variants] == ["", "gate.enabled = false"], (
         "the colors are those of the names"
     )
     assert variants[0].shared == {"train.batch": 8, "train.eps_steps": 8000}
@@ -82,7 +82,7 @@ def test_a_setting_of_the_method_that_all_runs_share_is_in_their_names() -> None
 def test_the_key_of_a_variant_is_the_one_that_old_links_hide() -> None:
     (variant,) = group_variants({"a": stored("gate.enabled=false")})
     assert variant.method == "emtc-qplex (gate.enabled = false)"
-    assert variant.changed == "gate.enabled = false"
+    assert variant.changes_text == "gate.enabled = false"
 
 
 def test_budgets_are_named_where_they_differ_and_only_there() -> None:

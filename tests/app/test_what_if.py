@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from app.analysis.tables import MISSING
 from app.analysis.what_if import (
-    GateRules,
-    Stream,
+    GateSettings,
+    RecordedTransitions,
     WhatIfResult,
     WhatIfSettings,
     WhatIfValues,
@@ -23,8 +23,8 @@ from app.analysis.what_if import (
     explain_tau,
     find_tau,
     merge_nodes,
-    read_gate_rules,
-    read_stream,
+    read_gate_settings,
+    read_recorded_transitions,
     tabulate_what_if,
 )
 from app.figures.named.what_if import describe_change, draw_what_if
@@ -64,9 +64,9 @@ def seeded(tmp_path, sqlite_template):
     db.dispose()
 
 
-def _rules(gate: GateConfig | None = None, memory: MemoryConfig | None = None, **incentive: object) -> GateRules:
+def _rules(gate: GateConfig | None = None, memory: MemoryConfig | None = None, **incentive: object) -> GateSettings:
     memory = memory or MemoryConfig(delta=0.01, delta_space="raw")
-    return GateRules(gate or GateConfig(), IncentiveConfig.model_validate(incentive), memory, GAMMA, False)
+    return GateSettings(gate or GateConfig(), IncentiveConfig.model_validate(incentive), memory, GAMMA, False)
 
 
 def _snapshot(seed: int, size: int = 30, tau: float = 0.8, scale: float = 1.0) -> Snapshot:
@@ -88,16 +88,18 @@ def _snapshot(seed: int, size: int = 30, tau: float = 0.8, scale: float = 1.0) -
     )  # fmt: skip
 
 
-def _stream(seed: int, snapshot: Snapshot, n: int = 50) -> Stream:
+def _stream(seed: int, snapshot: Snapshot, n: int = 50) -> RecordedTransitions:
     rng = np.random.default_rng(seed + 1)
     error = np.where(rng.random(n) < 0.2, np.nan, rng.gamma(1.0, 0.5, n))
     tau = np.linspace(1.2, 0.6, n)
     beta = np.where(np.isnan(error), 0.0, np.exp(-(error**2) / (2 * tau**2)))
     slots = np.append(snapshot.slot, [-1, 10**6])
-    return Stream(error, beta, tau, rng.choice(slots, n), rng.choice(slots, n), rng.random(n) < 0.1)
+    return RecordedTransitions(error, beta, tau, rng.choice(slots, n), rng.choice(slots, n), rng.random(n) < 0.1)
 
 
-NONE = Stream(*(np.zeros(0) for _ in range(3)), *(np.zeros(0, np.int64) for _ in range(2)), np.zeros(0, bool))
+NONE = RecordedTransitions(
+    *(np.zeros(0) for _ in range(3)), *(np.zeros(0, np.int64) for _ in range(2)), np.zeros(0, bool)
+)
 
 
 # -- tau --
@@ -268,7 +270,7 @@ def test_merged_links_equal_the_loops(gate: GateConfig, seed: int, factor: float
     expected = np.array(looped_links(nodes, looped, gate=gate, gamma=GAMMA, tau=tau)).reshape(-1, 2)
     np.testing.assert_allclose(found.sets[0].recomputed.delta_mem, expected[:, 0], atol=1e-6)
     np.testing.assert_allclose(found.sets[0].recomputed.beta, expected[:, 1], atol=1e-5)
-    assert found.nodes_after == len(set(looped[0]))
+    assert found.n_nodes_after == len(set(looped[0]))
     np.testing.assert_allclose(found.sets[0].recomputed.r_p, _looped_incentive(nodes, looped[0], looped[2]))
 
 
@@ -291,7 +293,7 @@ def test_where_no_two_nodes_lie_within_delta_nothing_changes(gate: GateConfig, s
     question = WhatIfSettings(delta_factor=1.0, lookup=gate.lookup, successor=gate.successor)
     found = evaluate_what_if(snapshot, NONE, rules, question, merged=merge_nodes(snapshot, rules, 1.0))
     recorded, recomputed = found.sets[0].recorded, found.sets[0].recomputed
-    assert found.nodes_after == snapshot.size
+    assert found.n_nodes_after == snapshot.size
     np.testing.assert_array_equal(recomputed.delta_mem, recorded.delta_mem)
     np.testing.assert_array_equal(recomputed.r_p, recorded.r_p)
 
@@ -318,7 +320,7 @@ def test_a_selection_is_judged_alone_in_the_memory_of_all() -> None:
     np.testing.assert_array_equal(part.sets[0].recomputed.beta, whole.sets[0].recomputed.beta[inside])
     linked = np.flatnonzero(snapshot.idx_next >= 0)
     np.testing.assert_array_equal(part.sets[1].recomputed.beta, whole.sets[1].recomputed.beta[np.isin(linked, rows)])
-    assert (part.nodes, part.nodes_after) == (5, len(set(merged.node[rows].tolist())))
+    assert (part.n_nodes, part.n_nodes_after) == (5, len(set(merged.node[rows].tolist())))
 
 
 def test_slots_without_a_node_have_no_row() -> None:
@@ -334,9 +336,9 @@ def test_slots_without_a_node_have_no_row() -> None:
 
 def test_the_stream_is_what_plain_sql_says(seeded) -> None:
     db, run_id = seeded
-    rules = read_gate_rules(find_run(db, run_id).config)
+    rules = read_gate_settings(find_run(db, run_id).config)
     until = int(list_snapshots(db, run_id)["env_step"].iloc[0])
-    stream = read_stream(db, run_id, rules, until=until, limit=40)
+    stream = read_recorded_transitions(db, run_id, rules, until=until, limit=40)
     with sqlite3.connect(db.path) as connection:
         rows = connection.execute(
             "SELECT delta_mem, beta, tau, slot, next_slot, t = (SELECT MAX(t) FROM transitions b WHERE b.run_id = "
@@ -352,22 +354,22 @@ def test_the_stream_is_what_plain_sql_says(seeded) -> None:
 
 def test_a_target_that_goes_on_after_a_time_limit_ends_where_h_next_is_0(seeded) -> None:
     db, run_id = seeded
-    rules = read_gate_rules(find_run(db, run_id).config)
+    rules = read_gate_settings(find_run(db, run_id).config)
     until = int(list_snapshots(db, run_id)["env_step"].iloc[-1])
-    before = read_stream(db, run_id, rules, until=until)
+    before = read_recorded_transitions(db, run_id, rules, until=until)
     last = int(np.flatnonzero(before.ends)[1]) + 1
     with db.transaction() as connection:
         connection.exec_driver_sql(f"UPDATE transitions SET h_next = 0.25 WHERE env_step = {last}")
-    going_on = read_stream(db, run_id, replace(rules, bootstrap_on_timeout=True), until=until)
+    going_on = read_recorded_transitions(db, run_id, replace(rules, bootstrap_on_timeout=True), until=until)
     assert np.flatnonzero(before.ends & ~going_on.ends).tolist() == [last - 1]
-    assert read_stream(db, run_id, rules, until=until).ends.sum() == before.ends.sum()
+    assert read_recorded_transitions(db, run_id, rules, until=until).ends.sum() == before.ends.sum()
 
 
 def test_a_seeded_run_is_answered_as_plain_arithmetic_says(seeded) -> None:
     db, run_id = seeded
     snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
-    rules = read_gate_rules(find_run(db, run_id).config)
-    stream = read_stream(db, run_id, rules, until=snapshot.env_step)
+    rules = read_gate_settings(find_run(db, run_id).config)
+    stream = read_recorded_transitions(db, run_id, rules, until=snapshot.env_step)
     found = evaluate_what_if(snapshot, stream, rules, WhatIfSettings(tau_factor=0.5))
     with sqlite3.connect(db.path) as connection:
         errors = [row[0] for row in connection.execute("SELECT delta_mem FROM transitions WHERE run_id = ?", (run_id,))]
@@ -381,8 +383,8 @@ def test_a_run_without_a_gate_is_judged_by_what_it_looked_up(seeded) -> None:
     with db.transaction() as connection:
         connection.exec_driver_sql("UPDATE transitions SET delta_mem = NULL, beta = NULL, tau = NULL")
     snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
-    rules = read_gate_rules(find_run(db, run_id).config)
-    stream = read_stream(db, run_id, rules, until=snapshot.env_step)
+    rules = read_gate_settings(find_run(db, run_id).config)
+    stream = read_recorded_transitions(db, run_id, rules, until=snapshot.env_step)
     found = evaluate_what_if(snapshot, stream, rules, WhatIfSettings()).sets[0]
     assert np.isnan(found.recorded.beta).all()
     expected = np.exp(-(stream.delta_mem**2) / (2 * TAU**2))
@@ -425,10 +427,10 @@ def test_a_run_whose_transitions_were_thinned_away_is_left_out_by_name(seeded) -
 
 def test_a_stored_setting_that_cannot_be_is_named() -> None:
     with raises(ConfigError, key="gate.tau_end", value="hot"):
-        read_gate_rules({"gate": {"tau_end": "hot"}})
+        read_gate_settings({"gate": {"tau_end": "hot"}})
     with raises(ConfigError, key="train.gamma", value="high"):
-        read_gate_rules({"train": {"gamma": "high"}})
-    assert read_gate_rules({"memory": {"delta": 0.5, "unheard_of": 1}, "gate": None}).memory.delta == 0.5
+        read_gate_settings({"train": {"gamma": "high"}})
+    assert read_gate_settings({"memory": {"delta": 0.5, "unheard_of": 1}, "gate": None}).memory.delta == 0.5
 
 
 # -- what is shown --

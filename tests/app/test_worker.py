@@ -37,13 +37,13 @@ def claim_run_of(db: Database, **env: str) -> ClaimedRun:
 def test_the_checkpoint_of_another_machine_is_left_to_it(tmp_path: Path) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     queued = claim_run_of(db)
-    assert EligibilityCheck(db).reject(queued) is None
+    assert EligibilityCheck(db).requeue_if_unsuitable(queued) is None
     with db.transaction() as connection:
         started = find_run(db, queued.run_id).created_at
         connection.execute(update(Run).values(env_steps=100, started_at=started, host="far-away", owner_token=None))
     claim = RunClaimer(db).claim_next()
     assert claim is not None
-    sentence = EligibilityCheck(db).reject(claim)
+    sentence = EligibilityCheck(db).requeue_if_unsuitable(claim)
     assert sentence is not None
     assert f"Run {claim.run_id} is left in the queue: it was trained on far-away" in sentence
     row = find_run(db, claim.run_id)
@@ -54,7 +54,7 @@ def test_the_checkpoint_of_another_machine_is_left_to_it(tmp_path: Path) -> None
 def test_an_environment_that_is_not_here_is_left_to_a_machine_that_has_it(tmp_path: Path) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     claim = claim_run_of(db, map="no_such_map")
-    sentence = EligibilityCheck(db).reject(claim)
+    sentence = EligibilityCheck(db).requeue_if_unsuitable(claim)
     assert sentence is not None
     assert "no_such_map" in sentence
     row = find_run(db, claim.run_id)
@@ -68,13 +68,13 @@ def test_a_run_waits_while_the_place_of_files_does_not_answer(tmp_path: Path, mo
     monkeypatch.setenv("EMTC_FILES", str(tmp_path / "unmounted"))
     eligibility = EligibilityCheck(db)
     with pytest.raises(StorageError, match="EMTC_FILES"):
-        eligibility.reject(claim)
+        eligibility.requeue_if_unsuitable(claim)
     assert find_run(db, claim.run_id).live_status == "queued"
     (tmp_path / "mounted").mkdir()
     monkeypatch.setenv("EMTC_FILES", str(tmp_path / "mounted"))
     again = RunClaimer(db).claim_next()
     assert again is not None
-    assert eligibility.reject(again) is None
+    assert eligibility.requeue_if_unsuitable(again) is None
     db.dispose()
 
 

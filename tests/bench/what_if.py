@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from app.analysis.what_if import (
-    GateRules,
-    Stream,
+    GateSettings,
+    RecordedTransitions,
     WhatIfSettings,
     evaluate_what_if,
     merge_nodes,
-    read_gate_rules,
-    read_stream,
+    read_gate_settings,
+    read_recorded_transitions,
     tabulate_what_if,
 )
 from app.figures.named.what_if import draw_what_if
@@ -32,13 +32,13 @@ _REPEATS = 7
 
 def run() -> list[BenchResult]:
     """Measure `what_if.tau_ms.200000`, `what_if.delta_ms.200000` and `what_if.read_ms.200000`."""
-    rules = read_gate_rules({"memory": {"delta": DELTA}})
+    rules = read_gate_settings({"memory": {"delta": DELTA}})
     snapshot = make_snapshot(NODES)
     with temporary_database() as db:
         run_id = create_run(db, CONFIG, target_steps=TRANSITIONS, versions={})
         fill_transitions(db, run_id, TRANSITIONS)
-        read_ms = median_ms(lambda: read_stream(db, run_id, rules, until=TRANSITIONS), _REPEATS)
-        stream = _assign_random_slots(read_stream(db, run_id, rules, until=TRANSITIONS))
+        read_ms = median_ms(lambda: read_recorded_transitions(db, run_id, rules, until=TRANSITIONS), _REPEATS)
+        stream = _assign_random_slots(read_recorded_transitions(db, run_id, rules, until=TRANSITIONS))
     merge_nodes(make_snapshot(100), rules, 1.0)  # compile the kernel before the measurement
 
     def compute_ms(settings: WhatIfSettings) -> float:
@@ -53,7 +53,9 @@ def run() -> list[BenchResult]:
     ]
 
 
-def compute_answer(snapshot: Snapshot, stream: Stream, rules: GateRules, settings: WhatIfSettings) -> object:
+def compute_answer(
+    snapshot: Snapshot, stream: RecordedTransitions, rules: GateSettings, settings: WhatIfSettings
+) -> object:
     """Compute the table and the figure that the page shows after one move of a slider."""
     factor = settings.delta_factor
     merged = None if factor is None else merge_nodes(snapshot, rules, factor)
@@ -79,7 +81,7 @@ def make_snapshot(nodes: int) -> Snapshot:
     )  # fmt: skip
 
 
-def _assign_random_slots(stream: Stream) -> Stream:
+def _assign_random_slots(stream: RecordedTransitions) -> RecordedTransitions:
     """Replace the slots of the transitions by random slots of the memory: the synthetic transitions have no nodes."""
     rng = np.random.default_rng(1)
     slot, next_slot = rng.integers(0, NODES, (2, len(stream.slot)))

@@ -25,13 +25,14 @@ def test_a_dropped_file_is_looked_at_and_compared_and_left_again(page, tmp_path:
     settings = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     with running_app(tmp_path / "own.db", env=settings) as url:
         page.goto(url)
-        page.get_by_role("button", name="Open a bundle").click()
+        page.get_by_role("button", name="Bundles").click()
         page.locator("input[type=file]").set_input_files(tmp_path / "study.emtc")
         page.get_by_text("9 runs: EMTC(QPLEX), QMIX on 3m, corridor").wait_for()
         page.get_by_text("Compare with mine").click()
         page.get_by_text("Runs of study.emtc: 9.").wait_for()
-        page.locator(".legend button", has_text="from study.emtc").first.wait_for()
+        page.locator(".run-list .group", has_text="from study.emtc").first.wait_for()
         page.goto(url)
+        page.get_by_role("button", name="Bundles").click()
         page.locator("button").filter(has_text="visibilityOpen").click()  # the name of the icon is part of the text
         page.get_by_text(BANNER).wait_for()
         page.goto(f"{page.url.partition('?')[0]}memory?{page.url.partition('?')[2]}&run={run_id}")

@@ -1,4 +1,4 @@
-"""The Compare page in a real browser: panels zoom together, a legend entry hides everywhere, a link restores both."""
+"""The Compare page in a real browser: panels zoom together, an eye hides a line everywhere, a link restores both."""
 
 from pathlib import Path
 
@@ -14,6 +14,7 @@ WINDOWS = "nodes => nodes.map(n => JSON.stringify(n.state.window?.map(Math.round
 STRONG = "nodes => nodes.map(n => n.state.strong)"
 INK = """canvas => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data
     .reduce((sum, value, i) => i % 4 === 3 ? sum + value : sum, 0)"""
+DRAWN = "nodes => nodes.map(n => n.state.data.panels[0].lines.map(l => l.name).filter(l => !n.state.hidden.has(l)))"
 LINES = "nodes => nodes.map(n => n.state.data.panels[0].lines.map(l => l.name))"
 
 
@@ -37,7 +38,7 @@ def test_a_zoom_and_a_hidden_line_hold_for_every_panel_and_stay_in_the_link(brow
         page.goto(f"{url}/compare?center=iqm")
         page.locator(".curves canvas").nth(1).wait_for()
         page.wait_for_timeout(1000)
-        curves, entry = page.locator(".curves canvas").first, page.locator(".legend button", has_text="QMIX")
+        curves, entry = page.locator(".curves canvas").first, page.locator(".run-list .group", has_text="QMIX")
         plain = curves.evaluate(INK)
         entry.hover()
         page.wait_for_timeout(500)
@@ -47,7 +48,10 @@ def test_a_zoom_and_a_hidden_line_hold_for_every_panel_and_stay_in_the_link(brow
         page.wait_for_timeout(500)
         assert page.locator(".curves").evaluate_all(STRONG) == [None] * 2
         assert curves.evaluate(INK) == plain
-        entry.click()
+        eye = entry.locator(".eye")
+        eye.focus()
+        page.keyboard.press("Enter")
+        assert page.locator(".curves").evaluate_all(DRAWN) == [["EMTC(QPLEX) (n = 2)"]] * 2, "at once"
         page.wait_for_function("() => document.location.search.includes('hide=qmix')")
         box = page.locator(".curves canvas").first.bounding_box()
         page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 120)
@@ -65,7 +69,12 @@ def test_a_zoom_and_a_hidden_line_hold_for_every_panel_and_stay_in_the_link(brow
         again.wait_for_timeout(1000)
         assert again.locator(".curves").evaluate_all(WINDOWS) == windows
         assert again.locator(".curves").evaluate_all(LINES) == [["EMTC(QPLEX) (n = 2)"]] * 2
-        assert again.locator(".legend button[aria-pressed=false]").inner_text() == "QMIX (n = 2)"
+        hidden = again.locator(".run-list .group", has=again.locator(".eye[aria-pressed=false]"))
+        assert hidden.locator(".main").inner_text().split() == ["QMIX", "4"]
+        hidden.locator(".main").click()
+        again.locator(".run-list .run .eye").first.click()
+        again.wait_for_function("() => !document.location.search.includes('hide=qmix')")
+        wait_until(again, lambda: "QMIX (n = 1)" in str(again.locator(".curves").evaluate_all(LINES)), "one seed")
         again.get_by_role("button", name="Table").first.click()
         with again.expect_download() as download:
             again.get_by_role("button", name="LaTeX, booktabs").first.click()

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from app.figures.assets import read_asset
+from app.figures.assets import read_script
 from app.figures.curve_style import smooth_chart
 from app.figures.kinds.chart import Chart, Line, Panel
 
@@ -31,7 +31,7 @@ def chart(page):
         '<div id="parent" style="width:800px"><div class="curves" tabindex="0"><canvas style="width:100%"></canvas>'
         '<div class="tip" hidden></div></div></div>'
     )
-    script = read_asset("common.js") + read_asset("ends.js") + read_asset("curves.js")
+    script = read_script("ends.js", "curves.js")
     page.add_script_tag(content=script.replace("export default function curves", "function curves"))
     page.evaluate(
         f"() => {{ curves({{ data: {json.dumps(DATA)}, parentElement: document.getElementById('parent'),"

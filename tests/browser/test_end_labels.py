@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from app.figures.assets import read_asset
+from app.figures.assets import read_asset, read_script
 from app.figures.render.lines_view import spread
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -35,7 +35,7 @@ def test_a_chart_names_its_lines_at_their_ends_or_in_a_legend_but_not_in_both(pa
         '<div id="parent" style="width:600px"><div class="curves"><canvas style="width:100%"></canvas>'
         '<div class="tip" hidden></div></div></div>'
     )
-    script = "".join(map(read_asset, ("common.js", "ends.js", "curves.js")))
+    script = read_script("ends.js", "curves.js")
     page.add_script_tag(content=script.replace("export default function curves", "function curves"))
     written = page.evaluate(
         f"""() => {{

@@ -37,4 +37,4 @@ def test_the_example_study_opens_on_charts_and_claims_that_fit_the_screen(page, 
             page.wait_for_timeout(1000)
             assert page.evaluate(BEYOND) == [], f"cut off at {width} pixels"
         page.get_by_role("link", name="Compare all 8 variants").click()
-        page.locator(".legend button", has_text="QMIX").wait_for()
+        page.locator(".run-list .group", has_text="QMIX").wait_for()

@@ -80,7 +80,8 @@ def test_the_buttons_of_a_running_run_leave_room_for_four_charts(page, seeded):
         page.get_by_role("button", name="Replay a training episode").wait_for()
         charts.locator("canvas").nth(3).wait_for()
         wait_until(page, lambda: charts.evaluate_all(fits) == 4, "four charts on one screen")
-        assert page.locator(".st-key-live_bar").bounding_box()["height"] < 50, "one row"
+        for row in ("live_actions", "live_bar"):
+            assert page.locator(f".st-key-{row}").bounding_box()["height"] < 50, "one row"
 
 
 def test_the_header_is_one_row_and_its_tabs_keep_the_run(live, seeded):
@@ -147,7 +148,12 @@ def test_a_clicked_chart_lets_the_page_scroll_and_zooms_with_ctrl(live):
 
 
 def test_how_far_the_gate_is_closed_is_drawn_on_a_logarithmic_axis(live):
-    gate = live(1440, 900).locator(".curves[aria-label^='1 − β̄']")
+    page = live(1440, 900)
+    page.locator("label", has_text="1 − β̄").click()
+    gate = page.locator(".curves[aria-label^='1 − β̄']")
+    gate.locator("canvas").wait_for()
+    assert page.locator(".curves[aria-label^='β̄']").count() == 0, "one panel with a switch"
+    page.wait_for_function("() => document.location.search.includes('closing=true')")
     assert gate.evaluate("node => node.state.data.panels[0].log")
     ticks = gate.evaluate(
         "node => { const { sy, low, high, box } = node.state.boxes[0]; return [sy(high), sy(low), sy(Math.sqrt(low * high)), box.y, box.height] }"  # noqa: E501
@@ -158,16 +164,75 @@ def test_how_far_the_gate_is_closed_is_drawn_on_a_logarithmic_axis(live):
     )
 
 
-def test_a_metric_whose_first_row_is_younger_than_what_was_read_has_no_point_yet(page, seeded):
+def test_a_press_on_a_small_chart_enlarges_it_with_export_and_pin_and_all_share_one_cursor(live):
+    page = live(1440, 900)
+    page.get_by_role("radio", name="All metrics").click(force=True)
+    loss = page.locator(".curves[aria-label^='train/loss']")
+    loss.locator("canvas").wait_for()
+    page.wait_for_timeout(1000)
+    box = loss.bounding_box()
+    at = (box["x"] + 150, box["y"] + 80)
+    page.mouse.move(*at)
+    cursors = page.locator(".curves").evaluate_all("nodes => nodes.map((node) => node.state.hover)")
+    assert len(cursors) > 20
+    assert len(set(cursors)) == 1
+    assert cursors[0] is not None
+    page.mouse.click(*at)
+    page.wait_for_function("() => document.location.search.includes('metrics=train%2Floss')")
+    enlarged = page.locator(".st-key-live_enlarged")
+    enlarged.get_by_role("button", name="Export").wait_for()
+    enlarged.get_by_role("button", name="Pin").wait_for()
+    page.mouse.wheel(0, 1500)
+    wait_until(page, lambda: box_is_visible(enlarged.bounding_box()), "the enlarged chart above the others")
+    enlarged.get_by_role("button", name="Close").click()
+    enlarged.wait_for(state="detached")
+    page.wait_for_function("() => !document.location.search.includes('metrics=train')")
+
+
+def box_is_visible(box) -> bool:
+    return box is not None and box["y"] >= 0 and box["y"] + box["height"] <= 900
+
+
+def test_two_presses_overlay_a_run_and_its_eye_removes_it(page, seeded):
+    url, run_id, database = seeded
+    other = seed_run(database, name="To overlay")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(f"{url}/live?run={run_id}")
+    page.locator(".curves canvas").nth(3).wait_for()
+    page.locator("label", has_text="Runs").click()
+    row = page.locator(".run-list .run", has_text="To overlay")
+    row.get_by_role("button").click()
+    page.wait_for_function(f"() => document.location.search.includes('ref={other}')")
+    names = "node => node.state.data.panels[0].lines.map((line) => line.name)"
+    win_rate = page.locator(".curves").first
+    wait_until(page, lambda: other in win_rate.evaluate(names), "the lines of the other run")
+    row.get_by_role("button").click()
+    wait_until(page, lambda: other not in win_rate.evaluate(names), "the chart without it")
+
+
+def test_export_and_pin_appear_with_the_pointer_and_with_the_focus(live):
+    page = live(1440, 900)
+    icons = page.locator("[class*='st-key-figure-icons-']").first
+    opacity = "node => getComputedStyle(node).opacity"
+    page.mouse.move(5, 5)
+    wait_until(page, lambda: icons.evaluate(opacity) == "0", "no icon")
+    page.locator(".curves canvas").first.hover()
+    wait_until(page, lambda: icons.evaluate(opacity) == "1", "the icons of the chart under the pointer")
+    page.mouse.move(5, 5)
+    icons.get_by_role("button", name="Export").focus()
+    wait_until(page, lambda: icons.evaluate(opacity) == "1", "the icons of the chart with the focus")
+
+
+def test_an_enlarged_metric_without_a_value_has_no_point_yet(page, seeded):
     url, _, database = seeded
     run_id = seed_run(database)
     with database.transaction() as connection:
         connection.execute(
-            text("INSERT INTO metrics (run_id, env_step, name, value) VALUES (:run, 1000000, 'train/grad_norm', 1)"),
+            text("INSERT INTO metrics (run_id, env_step, name, value) VALUES (:run, 1000, 'train/grad_norm', NULL)"),
             {"run": run_id},
         )
     page.goto(f"{url}/live?run={run_id}&metrics=train/grad_norm")
-    chart = page.locator(".curves").last
+    chart = page.locator(".st-key-live_enlarged .curves")
     chart.locator("canvas").wait_for()
     wait_until(page, lambda: chart.get_attribute("aria-label") == "No point yet.", "the chart of no point")
     box = chart.locator("canvas").bounding_box()
@@ -255,3 +320,18 @@ def test_each_press_of_an_export_gives_its_file_while_the_run_trains(browser, se
                 page.get_by_role("button", name=label).click()
             assert Path(download.value.path()).read_bytes().startswith(start)
     page.context.close()
+
+
+def test_export_and_pin_of_a_chart_appear_with_the_pointer_or_the_focus_and_have_names(live):
+    page = live(1440, 900)
+    icons = page.locator("[class*=st-key-figure-icons-]").first
+    read_opacity = "node => getComputedStyle(node).opacity"
+    assert icons.evaluate(read_opacity) == "0"
+    page.locator(".curves canvas").first.hover()
+    assert icons.evaluate(read_opacity) == "1"
+    page.mouse.move(1, 1)
+    assert icons.evaluate(read_opacity) == "0"
+    icons.get_by_role("button", name="Pin").last.focus()
+    assert icons.evaluate(read_opacity) == "1"
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Pin to notebook").wait_for()

@@ -122,7 +122,8 @@ def test_low_values_are_visible_in_the_dark_theme(page, seeded) -> None:
 
 def test_the_tour_marks_the_outlier_and_scrolls_to_what_if(page, seeded) -> None:
     atlas = open_map(page, seeded, tour="3", mark="7")
-    wait_until(page, lambda: atlas.evaluate("node => node.state.mark.hint") is not None, "the ring of the outlier")
+    suggested = "node => node.state.mark.suggestedPoint"
+    wait_until(page, lambda: atlas.evaluate(suggested) is not None, "the ring of the outlier")
     page.locator(".st-key-atlas[data-tour-target]").wait_for(state="attached")
     open_map(page, seeded, tour="5", point="7", what_if="true")
     target = page.locator("[data-tour-target]")
@@ -177,5 +178,5 @@ def test_the_nearest_nodes_are_one_press_away_and_ringed(page, seeded) -> None:
     page.get_by_role("heading", name="Memory 7", exact=True).wait_for()
     page.get_by_text("Neighbors", exact=True).click()
     page.get_by_text("episodes wrote these 10 nodes").wait_for()
-    wait_until(page, lambda: atlas.evaluate("node => node.state.mark.near.length") == 10, "ten rings on the map")
+    wait_until(page, lambda: atlas.evaluate("node => node.state.mark.neighbors.length") == 10, "ten rings on the map")
     assert "near=true" in page.url

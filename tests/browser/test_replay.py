@@ -8,7 +8,7 @@ import pytest
 from PIL import ImageColor
 
 from app.figures.named.trajectories import draw_trajectory
-from app.figures.theme import NEUTRAL
+from app.figures.theme import NEUTRAL_COLOR
 from app.replay.files import make_page
 from app.replay.replay import EpisodeView, make_side
 from emtc_core.config.train import EnvConfig
@@ -136,18 +136,18 @@ def test_map_scene_and_curves_follow_one_cursor(page, seeded):
     atlas, player = page.locator(".atlas[data-ready]"), page.locator(".playback")
     atlas.wait_for()
     assert "atlas=true" in page.url
-    wait_until(page, lambda: atlas.evaluate("node => node.state.mark.traces.length") == 1, "the path of the episode")
+    wait_until(page, lambda: atlas.evaluate("node => node.state.mark.paths.length") == 1, "the path of the episode")
     player.focus()
     for _ in range(3):
         page.keyboard.press("ArrowRight")
-    wait_until(page, lambda: atlas.evaluate("node => node.state.head") == 3, "the head of the path at the cursor")
+    wait_until(page, lambda: atlas.evaluate("node => node.state.playerStep") == 3, "the head of the path at the cursor")
     spot = atlas.evaluate("""node => {
-        const s = node.state, [x, y] = s.mark.traces[0].places[7], box = s.over.getBoundingClientRect()
+        const s = node.state, [x, y] = s.mark.paths[0].points[7], box = s.over.getBoundingClientRect()
         return [box.left + s.scales.sx(x), box.top + s.scales.sy(y)]
     }""")
     page.mouse.click(*spot)
     wait_until(page, lambda: frame_of(page) == 7, "the step that was pressed on the map")
-    assert atlas.evaluate("node => node.state.head") == 7
+    assert atlas.evaluate("node => node.state.playerStep") == 7
     assert "point=" not in page.url
 
 
@@ -249,7 +249,7 @@ def test_football_and_smax_are_played_too(page, tmp_path: Path):
         field = page.locator(".playback .field").nth(number)
         field.wait_for()
         wait_until(page, lambda field=field: not field.evaluate(IS_BLANK), "a field with its units")
-    ball = page.locator(".playback .field").first.evaluate(COUNT_PIXELS, list(ImageColor.getrgb(NEUTRAL)))
+    ball = page.locator(".playback .field").first.evaluate(COUNT_PIXELS, list(ImageColor.getrgb(NEUTRAL_COLOR)))
     assert ball > 10, "the ball is above the player"
 
 

@@ -186,7 +186,8 @@ def look_into_its_memory(at: Walk, db: Database, run_id: str) -> None:
     with at.task("replay it beside the best episode"):
         at.press(page.locator("[data-testid=stMain]").get_by_role("link", name="Replay").last)  # the first is the tab
         page.locator(".playback .field").wait_for()
-        at.button("Compare with best")
+        at.button("Compare")
+        at.press(page.get_by_role("menuitem", name="With the best episode"))
         page.locator(".playback.pair .field").nth(1).wait_for()
     with at.task("pin both"):
         at.button("Pin")
@@ -229,7 +230,10 @@ def compare_and_export(at: Walk) -> None:
         page.get_by_text("Evaluated runs that match: 3").wait_for()
         wait_until(
             page,
-            lambda: page.locator(".legend button").all_inner_texts() == ["EMTC(QPLEX) (n = 3)"],
+            lambda: (
+                [text.split()[:2] for text in page.locator(".run-list .group").all_inner_texts()]
+                == [["EMTC(QPLEX)", "3"]]
+            ),
             "one line of three",
         )
         page.get_by_role("tab", name="Win rates").wait_for()

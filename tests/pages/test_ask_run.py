@@ -59,7 +59,7 @@ def test_an_evaluation_is_asked_waited_for_and_shown_with_the_way_to_its_replay(
     steps = find_run(db, run_id).env_steps
     play = f"{steps}-{asked.answer.playback}"
     assert f"win rate 24/32 at env step {steps:,} · [Replay](replay?run={run_id}&play={play})" in said(app)
-    assert {metric.label: metric.value for metric in app.metric}["Win rate"] == "50 %", "no regular evaluation"
+    assert "50 % greedy" in [metric.value for metric in app.metric], "no regular evaluation"
     replay = open_page("replay", run=run_id, play=play)
     assert not replay.exception
     assert not replay.error
@@ -87,11 +87,10 @@ def test_an_episode_that_nobody_recorded_is_one_sentence(alive):
     assert list_evaluation_requests(db, find_run(db, run_id)) == []
 
 
-def test_an_ended_run_cannot_be_asked_and_says_why(seeded):
+def test_an_ended_run_has_no_buttons_of_requests(seeded):
     app = open_page("live", run=seeded[1])
-    for key in ("ask-evaluate", "ask-play"):
-        assert app.button(key=key).disabled
-        assert app.button(key=key).help == "No trainer is running: the run is finished."
+    assert not app.exception
+    assert not any(str(button.key).startswith("ask-") for button in app.button)
 
 
 def test_a_question_of_an_ended_trainer_is_said_to_be_lost(alive):

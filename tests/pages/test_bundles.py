@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 from app.cli.main import run
 from app.notebook.export import export_entries
 from app.ui.home import open_bundle
+from app.ui.page_url import OPENED_BOX
 from storage.bundles.bundle_cache import Bundle, cache_bundle, list_bundles
 from storage.bundles.contents import WHOLE
 from storage.bundles.read import find_cache
@@ -54,13 +55,20 @@ def press(app: AppTest, label: str) -> AppTest:
     return next(button for button in app.button if button.label == label).click().run()
 
 
+def open_bundles() -> AppTest:
+    """Open Home and its box *Bundles*."""
+    app = open_page("home")
+    app.session_state[OPENED_BOX] = "bundles"
+    return app.run()
+
+
 def type_path(app: AppTest, path: str) -> AppTest:
     app.text_input(key="bundle_path").input(path)
     return press(app, "Check and open")
 
 
 def test_a_file_is_opened_by_its_path_and_its_contents_are_listed(own, file):
-    app = type_path(open_page("home"), str(file[0]))
+    app = type_path(open_bundles(), str(file[0]))
     assert not app.exception
     assert not app.error
     text = said(app).replace("\\", "")
@@ -71,7 +79,7 @@ def test_a_file_is_opened_by_its_path_and_its_contents_are_listed(own, file):
 
 
 def test_an_upload_is_opened(own, file):
-    app = open_page("home")
+    app = open_bundles()
     app.file_uploader[0].upload(file[0].name, file[0].read_bytes(), "application/octet-stream").run()
     assert not app.exception
     assert not app.error
@@ -95,7 +103,7 @@ def upload(app: AppTest, name: str, content: bytes) -> AppTest:
     ],
 )
 def test_an_upload_is_written_only_into_the_cache_folder_whatever_its_name_is(own, file, name, shown):
-    app = upload(open_page("home"), name, file[0].read_bytes())
+    app = upload(open_bundles(), name, file[0].read_bytes())
     assert not app.exception
     assert not app.error
     (bundle,) = list_bundles()
@@ -107,7 +115,7 @@ def test_two_uploads_of_one_name_are_two_bundles_and_one_upload_twice_is_one(own
     db, ids = own
     write_bundle(db, ids, tmp_path / "study.emtc", WHOLE, made_by="emtc-lab test")
     for content in (file[0].read_bytes(), (tmp_path / "study.emtc").read_bytes(), file[0].read_bytes()):
-        app = upload(open_page("home"), "study.emtc", content)
+        app = upload(open_bundles(), "study.emtc", content)
         assert not app.exception
         assert not app.error
     assert sorted(bundle.name.startswith("study.emtc (") for bundle in list_bundles()) == [True, True]
@@ -117,7 +125,7 @@ def test_two_uploads_of_one_name_are_two_bundles_and_one_upload_twice_is_one(own
 def test_a_damaged_upload_is_refused_once_and_checked_once(own, file, monkeypatch, damage):
     checks: list[Path] = []
     monkeypatch.setattr(open_bundle, "cache_bundle", lambda path: checks.append(path) or cache_bundle(path))
-    app = upload(open_page("home"), "cut.emtc", damage(file[0].read_bytes()))
+    app = upload(open_bundles(), "cut.emtc", damage(file[0].read_bytes()))
     for _ in range(2):
         assert not app.exception
         assert ["is not a bundle of EMTC Lab" in error.value for error in app.error] == [True]
@@ -132,7 +140,7 @@ def test_what_killed_processes_left_in_the_cache_folder_is_deleted(own, file):
         folder.mkdir(parents=True)
         (folder / "study.db").write_bytes(b"half")
     os.utime(left, (0, 0))
-    assert not upload(open_page("home"), "study.emtc", file[0].read_bytes()).exception
+    assert not upload(open_bundles(), "study.emtc", file[0].read_bytes()).exception
     assert (left.exists(), in_use.exists()) == (False, True)
 
 
@@ -147,7 +155,7 @@ def test_what_killed_processes_left_in_the_cache_folder_is_deleted(own, file):
 def test_an_invalid_file_shows_one_error_and_leaves_no_files(own, tmp_path, name, content, words):
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    app = type_path(open_page("home"), str(tmp_path / name))
+    app = type_path(open_bundles(), str(tmp_path / name))
     assert not app.exception
     assert [words in error.value.replace("\\", "") for error in app.error] == [True]
     assert list_bundles() == []
@@ -161,6 +169,8 @@ def test_every_page_marks_a_bundle_as_read_only_and_disables_its_actions(own, op
     assert not app.error
     assert "**Read-only: study\\.emtc.**" in said(app)
     assert app.query_params["from"] in (opened.key, [opened.key])
+    links = [link.proto.query_string for link in app.sidebar.get("page_link")]
+    assert {f"from={opened.key}" in query for query in links} == {True}, "links keep the bundle"
     acting = {button.label for button in app.button if not button.disabled}
     assert not acting & {
         "Start the demo run", "Start", "Start the sweep", "Pin to notebook", "Back up", "Vacuum", "Mark all as read",
@@ -169,7 +179,7 @@ def test_every_page_marks_a_bundle_as_read_only_and_disables_its_actions(own, op
 
 
 def test_a_bundle_can_be_opened_and_left(own, opened):
-    app = press(open_page("home"), "Open")
+    app = press(open_bundles(), "Open")
     assert not app.exception
     assert "5 runs" in said(app)
     app.switch_page("../pages/compare.py").run()
@@ -194,7 +204,7 @@ def test_runs_of_a_bundle_are_compared_as_separate_lines(own, opened):
     assert not app.error
     text = said(app).replace("\\", "")
     assert "emtc open FILE --import" in text, "a command reads one database"
-    assert "Evaluated runs that match: 4. Each table lists the runs that it leaves out. Runs of study.emtc: 5." in text
+    assert "Evaluated runs that match: 4. Runs of study.emtc: 5." in text
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
     assert rows[1:5] == ["EMTC(QPLEX)", "EMTC(QPLEX), from study.emtc", "QMIX", "QMIX, from study.emtc"]
 
@@ -235,7 +245,7 @@ def test_single_runs_of_a_bundle_are_compared(own, opened):
 
 def test_an_import_is_summarised_first_and_tagged_with_its_bundle(own, opened):
     db, _ = own
-    app = press(open_page("home"), "Import …")
+    app = press(open_bundles(), "Import …")
     assert "Adds 5 runs: " in said(app).replace("\\", "")
     assert len(list_runs(db)) == 4
     press(app, "Import 5 runs")
@@ -249,7 +259,7 @@ def test_an_import_is_summarised_first_and_tagged_with_its_bundle(own, opened):
 
 
 def test_a_run_that_was_imported_from_a_bundle_is_drawn_once(own, opened):
-    press(press(open_page("home"), "Import …"), "Import 5 runs")
+    press(press(open_bundles(), "Import …"), "Import 5 runs")
     app = open_page("compare", **{"with": opened.key})
     assert not app.exception
     text = said(app).replace("\\", "")
@@ -258,7 +268,7 @@ def test_a_run_that_was_imported_from_a_bundle_is_drawn_once(own, opened):
 
 
 def test_a_bundle_is_removed(own, opened, file):
-    app = press(open_page("home"), "Remove")
+    app = press(open_bundles(), "Remove")
     assert not app.exception
     assert "study" not in said(app)
     assert list_bundles() == []
@@ -289,7 +299,7 @@ def test_a_figure_of_a_bundle_is_pinned_to_the_own_notebook(own, opened, file):
 
 def test_one_click_opens_the_example_study(own, file, monkeypatch) -> None:
     monkeypatch.setattr("app.ui.home.start.EXAMPLE_BUNDLE", file[0])
-    app = open_page("home")
+    app = open_page("guide")
     app.button(key="open_example").click().run()
     assert not app.exception
     (bundle,) = list_bundles()

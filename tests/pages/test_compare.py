@@ -1,6 +1,8 @@
 """The Compare page: what it says about no run, one run and several; and that its URL is the whole view."""
 
+import json
 import shlex
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -8,9 +10,11 @@ from sqlalchemy import delete, event, insert, select, update
 from streamlit.testing.v1 import AppTest
 
 from app.cli.main import run
+from app.ui.compare import run_groups
+from app.ui.compared import read_compared_tables
 from storage.models import Evaluation, MetricRow, Run
 from tests.pages.several import seed_runs
-from tests.pages.test_pages import open_page, said
+from tests.pages.test_pages import explained, open_page, said
 
 
 @pytest.fixture
@@ -22,10 +26,26 @@ def several(use_database, tmp_path):
     return db, ids
 
 
+def train_on_smac(db) -> None:
+    """Give all runs the environment for which the page shows the published results."""
+    with db.transaction() as connection:
+        connection.execute(update(Run).values(env="smac"))
+
+
 def table(app: AppTest, head: str) -> list[list[str]]:
     text = next(str(part.value) for part in app.markdown if str(part.value).startswith(f"| {head}"))
     rows = [line.strip("| ").split(" | ") for line in text.replace("\\", "").replace("\u00a0", " ").splitlines()]
     return [rows[0], *rows[2:]]
+
+
+def list_groups(app: AppTest) -> list[dict[str, Any]]:
+    """Read the groups of the list of runs."""
+    payloads = [json.loads(part.proto.json) for part in app.get("bidi_component") if part.proto.json]
+    return next(payload["groups"] for payload in payloads if "groups" in payload)
+
+
+def list_ids(app: AppTest) -> list[str]:
+    return [run["id"] for group in list_groups(app) for run in group["runs"]]
 
 
 def test_an_empty_database_says_what_to_do(empty):
@@ -37,8 +57,9 @@ def test_an_empty_database_says_what_to_do(empty):
 def test_a_run_that_was_never_evaluated_is_told_and_not_drawn(failed):
     app = open_page("compare")
     assert not app.exception
-    assert "No run matches" in said(app)
-    assert "1 more have no evaluation yet" in said(app)
+    assert "No run was evaluated yet" in said(app)
+    assert "filter" not in said(app)
+    assert "1 more: hidden, or without an evaluation" in said(app)
 
 
 def test_one_seeded_run_is_a_line_without_a_band(seeded):
@@ -105,13 +126,12 @@ def test_the_last_evaluation_alone_is_on_request_and_stands_in_the_link(swinging
     assert table(app, "variant")[1][1] == "66.7 (1 seed)"  # at 28,000, 29,000 and 30,000 steps
     app.segmented_control(key="compare?final").set_value("last").run()
     assert app.query_params["final"] in ("last", ["last"])
-    again = open_page("compare", final="last", part="Published results")
+    again = open_page("compare", final="last")
     for page in (app, again):
         assert not page.exception
         assert table(page, "variant")[1][1] == "100.0 (1 seed)"
-        text = said(page).replace("\\", "").replace("\u00a0", " ")
+        text = explained(page).replace("\\", "")
         assert "Last win rate [%]: win rate of the last evaluation only." in text
-        assert "| EMTC(QPLEX) | 100.0 (1 seed) | 97.4 ± 1.7 |" in text
     app.segmented_control(key="compare?final").set_value("last-tenth").run()
     assert "final" not in app.query_params
 
@@ -185,12 +205,14 @@ def test_a_task_with_a_run_without_robust_evaluations_is_greedy_and_the_page_say
 
 
 def test_falls_are_robust_as_the_win_rates_and_the_numbers_beside_the_paper_stay_greedy(shifted):
+    db, _ = shifted
+    train_on_smac(db)
     app = open_page("compare", maps="corridor", runs="r0002", part="Published results")
     assert not app.exception
     assert table(app, "variant")[1][1] == "25.0 (1 seed)"
     assert table(app, "variant | corridor · ours")[1][1] == "90.0 (1 seed)"
     assert table(app, "task")[1][3] == "0", "it reached .9 greedily and never robustly"
-    assert "Ours: always greedy episodes" in said(app).replace("\\", "")
+    assert "Ours: always greedy episodes" in explained(app).replace("\\", "")
 
 
 def test_the_runs_one_by_one_say_of_which_episodes_their_numbers_are(shifted):
@@ -263,7 +285,7 @@ def test_the_user_chooses_the_reference_of_the_tests(several):
 def test_the_url_restores_the_view(several):
     app = open_page("compare", runs="r0000,r0001", y="mu_w", center="median", band="iqr", x="100-20000", at="0.01M")
     assert not app.exception
-    assert app.multiselect(key="compare?runs").value == ["r0000", "r0001"]
+    assert list_ids(app) == ["r0000", "r0001"]
     assert app.selectbox(key="compare?y").value == "mu_w"
     assert app.segmented_control(key="compare?center").value == "median"
     assert app.selectbox(key="compare?band").value == "iqr"
@@ -273,8 +295,7 @@ def test_the_url_restores_the_view(several):
 
 
 def test_what_is_chosen_is_written_into_the_url(several):
-    app = open_page("compare")
-    app.multiselect(key="compare?runs").set_value(["r0002"]).run()
+    app = open_page("compare", runs="r0002")
     app.selectbox(key="compare?band").set_value("minmax").run()
     app.selectbox(key="compare?y").set_value("train/loss").run()
     assert not app.exception
@@ -308,7 +329,16 @@ def test_filters_choose_runs(several, query, count):
 def test_a_link_to_lost_runs_says_so(several):
     app = open_page("compare", runs="r0000,zzzz")
     assert next(warning.value for warning in app.warning).startswith("1 of the runs in this link")
-    assert app.multiselect(key="compare?runs").value == ["r0000"]
+    assert list_ids(app) == ["r0000"]
+
+
+def test_selected_runs_are_the_whole_list_until_the_selection_is_removed(several):
+    app = open_page("compare", runs="r0000,r0001")
+    assert list_ids(app) == ["r0000", "r0001"]
+    app.button(key="compare_all_runs").click().run()
+    assert not app.exception
+    assert "runs" not in app.query_params
+    assert len(list_ids(app)) == 10
 
 
 def test_strangers_in_the_url_are_harmless(several):
@@ -332,6 +362,41 @@ def test_hidden_methods_leave_the_figure_and_stay_in_the_tables(several):
     app = open_page("compare", runs="r0000", hide="emtc-qplex")
     assert not app.exception
     assert table(app, "variant")[1][0] == "EMTC(QPLEX)"
+    assert [group["shown"] for group in list_groups(app)] == ["false"]
+
+
+def test_a_hidden_run_is_left_out_of_its_line_which_the_caption_and_the_command_state(several):
+    app = open_page("compare", maps="3m", algos="qmix", hide="r0004")
+    assert not app.exception
+    (group,) = list_groups(app)
+    assert [(run["id"], run["shown"]) for run in group["runs"]] == [("r0004", "false"), ("r0005", "true")]
+    assert (group["line"], group["shown"]) == ("QMIX (n = 1)", "mixed")
+    assert "Hidden: 1 run." in said(app).replace("\\", "")
+    assert "(2 seeds)" in table(app, "variant")[1][1]
+    assert any("--set 'hide=[\"r0004\"]'" in code.value for code in app.code)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "ids", "is_shown", "expected"),
+    [
+        ([], ["r0004", "r0005"], False, ["qmix"]),
+        (["qmix"], ["r0004", "r0005"], True, []),
+        (["qmix", "lost"], ["r0004"], True, ["lost", "r0005"]),
+        (["r0005"], ["r0004"], False, ["qmix"]),
+    ],
+)
+def test_a_variant_is_one_value_of_the_address_if_all_its_runs_are_hidden(several, hidden, ids, is_shown, expected):
+    runs = read_compared_tables(["r0004", "r0005", "r0000"]).runs
+    assert run_groups.change_hidden(hidden, runs, ids, is_shown=is_shown) == expected
+
+
+def test_the_list_groups_runs_by_tag_and_can_be_closed(several):
+    app = open_page("compare", group="tag")
+    assert [group["title"] for group in list_groups(app)] == ["paper", "No tag"]
+    app.toggle(key="compare?list").set_value(False).run()
+    assert not app.exception
+    assert app.query_params["list"] in ("false", ["false"])
+    assert not any('"groups"' in part.proto.json for part in app.get("bidi_component"))
 
 
 def test_only_differing_settings_are_shown(several):
@@ -341,7 +406,15 @@ def test_only_differing_settings_are_shown(several):
     assert frame["EMTC(QPLEX) on 3m"].tolist() == ["true", "1, 2"]
 
 
+def test_published_results_are_absent_for_simulated_maps_and_an_old_link_to_them_works(several):
+    app = open_page("compare", part="Published results")
+    assert not app.exception
+    assert "Published results" not in [tab.label for tab in app.tabs]
+    assert table(app, "variant")[1][0] == "EMTC(QPLEX)"
+
+
 def test_our_numbers_stand_beside_the_papers_with_a_warning(several):
+    train_on_smac(several[0])
     app = open_page("compare")
     assert any("skirmish is a simulator" in warning.value for warning in app.warning)
     text = next(str(part.value) for part in app.markdown if "corridor · paper" in str(part.value)).replace(
@@ -358,13 +431,12 @@ def test_chosen_rows_become_the_whole_comparison(several):
     app.run()
     app.button(key="compare_chosen").click().run()
     assert not app.exception
-    assert len(app.multiselect(key="compare?runs").value) == 2
+    assert len(list_ids(app)) == 2
 
 
 def test_a_refresh_reads_each_curve_table_once(several):
     from app.analysis.curves import read_curves
     from app.ui import data
-    from app.ui.compared import read_compared_tables
 
     ids = tuple(several[1])
     said_sql: list[str] = []

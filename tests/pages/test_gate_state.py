@@ -4,7 +4,6 @@ import json
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-import streamlit as st
 from sqlalchemy import delete, update
 from streamlit.testing.v1.element_tree import Block
 
@@ -94,12 +93,13 @@ def test_a_chosen_row_of_home_gives_the_reason(gates):
 def test_live_draws_win_rate_and_gate_first_and_also_opens_a_run_without_a_gate(gates):
     app = open_page("live", run=gates[1]["active"])
     headings = [str(part.value) for part in app.markdown if str(part.value).startswith("####")]
-    first = ("Win rate", "Gate activity", "β̄", "1 − β̄", "Δ\\_mem where it is above 0")
-    assert headings[:5] == [f"#### {title}" for title in first]
+    first = ("Win rate", "Gate activity", "β̄", "Δ\\_mem where it is above 0")
+    assert headings[:4] == [f"#### {title}" for title in first]
     assert "the gate removed" in explained(app)
-    assert app.multiselect(key="live?metrics").value == [
-        *("train/loss", "train/q_taken", "embedder/info_nce_accuracy", "time/env_steps_per_second")
-    ]
+    app = open_page("live", run=gates[1]["active"], closing="true")
+    headings = [str(part.value) for part in app.markdown if str(part.value).startswith("####")]
+    assert "#### 1 − β̄" in headings
+    assert "#### β̄" not in headings, "one panel with a switch"
     assert not open_page("live", run=gates[1]["none"]).exception
 
 
@@ -189,17 +189,3 @@ def test_a_run_that_ended_before_its_first_update_is_not_told_to_wait_for_it(emp
     assert gate_state(empty, run_id).sentence == (
         "The run ended before its first update, which needs 32 episodes (train.burn_in)."
     )
-
-
-def test_the_default_metrics_follow_what_the_run_has_logged_so_far(empty):
-    run_id = seed_run(empty, status="running", gate="old")
-    with empty.transaction() as connection:
-        connection.execute(MetricRow.__table__.delete().where(MetricRow.name.like("train/%")))
-    app = open_page("live", run=run_id)
-    assert app.multiselect(key="live?metrics").value == ["time/env_steps_per_second"]
-    recorder = DatabaseRecorder(empty, run_id)
-    recorder.record_metrics(find_run(empty, run_id).env_steps, {"train/loss": 0.1})
-    recorder.close()
-    st.cache_data.clear()
-    app.run()
-    assert app.multiselect(key="live?metrics").value == ["train/loss", "time/env_steps_per_second"]

@@ -44,7 +44,7 @@ def test_a_chart_pinned_on_live_is_listed_in_the_notebook(seeded):
     ("page", "query", "key", "figure"),
     [
         ("live", {}, "live-outcomes-win rate", "outcomes"),
-        ("live", {}, "live-metrics-Selected metrics", "metrics"),
+        ("live", {"metrics": "train/loss"}, "live-metrics-Selected metrics", "metrics"),
         ("memory", {}, "atlas", "memory-atlas"),
         ("memory", {"point": "3"}, "point-trajectory", "trajectory"),
         ("replay", {"episode": "2"}, "replay", "trajectory"),

@@ -1,12 +1,16 @@
 """The state of a page: parameters of the URL, their widgets, and the view that a pin stores."""
 
 import ast
+import json
+from datetime import UTC, datetime
 
 import pytest
+from sqlalchemy import delete, update
 
 from app.navigation import PAGES
 from app.notebook.view import make_view, read_view
 from app.ui import page_state, page_url
+from storage.models import Run
 from storage.notebook import create_entry
 from storage.queries.memory import list_snapshots
 from storage.runs.rows import find_run
@@ -21,10 +25,8 @@ VIEWS = {
     "run": {"find": "tau", "list": "preset"},
     "live": {"x": "0-150", "metrics": "train/loss", "smoothing": "0.6"},
     "memory": {
-        "method": "axes",
-        "pair": "2",
+        "method": "umap",
         "color": "beta",
-        "scale": "red-green",
         "point": "3",
         "near": "true",
         "ranges": "t:5:40",
@@ -156,43 +158,74 @@ def test_a_second_declaration_of_a_name_is_refused_unless_it_is_the_same():
         page_state.Text("twice", "a page of a test")
 
 
-def test_the_list_of_runs_marks_the_current_run_and_opens_another(seeded):
+def read_list(app) -> dict:
+    """Read what the list of the run picker draws; an empty dictionary while it is closed."""
+    parts = [json.loads(part.proto.json) for part in app.get("bidi_component") if part.proto.json]
+    return next((part for part in parts if "groups" in part), {})
+
+
+def open_list(app):
+    app.session_state[page_url.OPENED_BOX] = "run_picker_box-0"
+    return app.run()
+
+
+def test_the_list_of_runs_marks_the_current_run(seeded):
     db, older = seeded
     newest = seed_run(db, name="Newest")
-    seed_run(db, name="Newest")  # another run with the same name, first in the list
     app = open_page("live", run=older)
-    assert not app.sidebar.radio, "the list is drawn only while it is open"
-    app.session_state[page_url.OPENED_BOX] = "run_picker_box-0"
-    app.run()
-    (box,) = app.sidebar.radio
-    assert box.value == older
-    assert box.options[1].endswith(f" Newest :gray[{newest}]")
-    box.set_value(newest).run()
+    assert not read_list(app), "the list is drawn only while it is open"
+    drawn = read_list(open_list(app))
     assert not app.exception
-    assert app.query_params["run"] == newest
-    assert not app.sidebar.radio, "the list is closed"
+    assert drawn["current"] == older
+    assert [run["id"] for group in drawn["groups"] for run in group["runs"]] == [newest, older]
 
 
 def test_the_list_of_runs_is_grouped_by_sweep(seeded):
     db, run_id = seeded
     run = PlannedRun("key", "Two seeds · EMTC · seed 1", find_run(db, run_id).config, target_steps=100)
     save_sweep(db, "aaaa0000", name="Two seeds", plan={"runs": []}, runs=[run], versions={}, jobs=1)
-    app = open_page("live", run=run_id)
-    app.session_state[page_url.OPENED_BOX] = "run_picker_box-0"
+    app = open_list(open_page("live", run=run_id))
+    assert not app.exception
+    groups = read_list(app)["groups"]
+    assert [group["title"] for group in groups] == ["Two seeds", "Single runs"]
+    assert groups[0]["runs"][0]["name"] == "EMTC · seed 1"
+
+
+@pytest.mark.parametrize("page", ["live", "compare", "home"])
+def test_a_run_that_was_deleted_elsewhere_is_replaced_by_the_newest_with_one_notice(seeded, page):
+    db, newest = seeded
+    deleted = seed_run(db, name="Deleted")
+    with db.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == deleted).values(created_at=datetime(2020, 1, 1, tzinfo=UTC)))
+    app = open_page(page, run=deleted)
+    with db.transaction() as connection:
+        connection.execute(delete(Run).where(Run.id == deleted))
     app.run()
     assert not app.exception
-    assert [box.label for box in app.sidebar.radio] == ["Two seeds", "Single runs"]
-    assert [box.value for box in app.sidebar.radio] == [None, run_id]
-    assert app.sidebar.radio[0].options[0].rpartition(":gray")[0].endswith("] EMTC · seed 1 ")
+    assert not app.error
+    assert app.query_params["run"] in (newest, [newest])
+    assert len([warning for warning in app.warning if deleted in warning.value]) == 1
+    assert not app.run().warning
+
+
+def test_a_link_to_a_missing_run_is_an_error_only_on_its_page(seeded):
+    app = open_page("live", run="zzzz")
+    assert len(app.error) == 1
+    app.switch_page("../pages/memory.py")
+    app.query_params["run"] = "zzzz"
+    app.run()
+    assert not app.error
+    assert app.query_params["run"] in (seeded[1], [seeded[1]])
 
 
 def test_a_run_is_not_overlaid_on_itself(seeded):
     db, run_id = seeded
     other = seed_run(db, name="Other")
-    app = open_page("live", run=run_id, ref=f"{run_id},{other}")
-    box = app.multiselect(key="live?ref")
-    assert box.value == [other]
-    assert not any(run_id in option for option in box.options)
+    app = open_page("live", run=run_id, ref=f"{run_id},{other}", list="true")
+    assert not app.exception
+    lists = [json.loads(part.proto.json) for part in app.get("bidi_component") if "isolates" in part.proto.json]
+    runs = {run["id"]: run["shown"] for group in lists[0]["groups"] for run in group["runs"]}
+    assert runs == {other: "true"}
 
 
 def test_a_pinned_view_of_an_older_snapshot_is_kept(seeded):

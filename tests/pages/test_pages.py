@@ -1,21 +1,26 @@
 """Every page on an empty, a seeded and a failed database, reached as a user reaches it: through Home.py."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, insert, select, update
 from streamlit.testing.v1 import AppTest
 
 from app.analysis.collapse import measure_collapse
 from app.analysis.format import format_number, format_percent
 from app.analysis.neighborhoods import measure_neighbor_agreement
 from app.analysis.projections.linear import compute_pca
+from app.ui.live.all_metrics import MAX_POINTS
 from app.ui.page_url import OPENED_BOX
 from emtc_core.config.resolve import resolve
-from storage.models import EpisodeRow, Evaluation, Run, SnapshotRow
+from storage.models import EpisodeRow, Evaluation, MetricRow, Run, SnapshotRow
+from storage.queries.curves import metric_names
 from storage.queries.episodes import EMPTY_TRAJECTORY, get_trajectory
+from storage.queries.final_rates import FINAL_RATE_LABEL
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.recording.writer import DatabaseRecorder
 from tests.pages.seed import seed_run
@@ -84,7 +89,7 @@ def test_memory_names_a_collapsed_embedding_under_every_projection(seeded):
     recorder.close()
     snapshots = list_snapshots(db, run_id)
     chosen = str(snapshots.loc[snapshots["env_step"] == 10, "id"].item())
-    for method in ("axes", "pca", "tsne", "umap"):
+    for method in ("pca", "tsne", "umap"):
         app = open_page("memory", run=run_id, method=method, snap=chosen, collapse="true")
         assert not app.exception
         assert not app.error
@@ -150,49 +155,80 @@ def test_what_users_typed_is_shown_as_text_and_not_as_markup(failed):
     assert "\\<b\\>run\\<\\/b\\>" in said(app) or "\\<b\\>run\\</b\\>" in said(app)
 
 
-def test_home_lists_runs_and_offers_the_demo(seeded):
+def test_home_lists_runs_and_the_guide_offers_the_demo(seeded):
+    assert not open_page("guide").button(key="start_demo").disabled
     app = open_page("home")
-    assert app.button(key="start_demo").label == "Start the demo run"
     assert any("called=Seeded%20run&" in link for link in app.dataframe[0].value["name"])
 
 
-def test_live_shows_status_progress_and_last_evaluation(seeded):
-    app = open_page("live", run=seeded[1])
-    metrics = {metric.label: metric.value for metric in app.metric}
-    assert metrics["Win rate"] == "50 %"
-    assert "Time left" not in metrics
-
-
-def test_live_of_a_finished_run_shows_the_robust_win_rate_of_its_last_tenth(seeded):
+def test_the_header_of_an_ended_run_has_its_final_win_rate_and_no_progress(seeded):
     db, run_id = seeded
     with db.transaction() as connection:
         reached = connection.execute(select(func.max(Evaluation.env_step)).where(Evaluation.run_id == run_id)).scalar()
-        connection.execute(update(Run).where(Run.id == run_id).values(target_steps=reached))
+        connection.execute(update(Run).where(Run.id == run_id).values(target_steps=reached, env_steps=reached))
+    metrics = {metric.label: metric.value for metric in open_page("live", run=run_id).metric}
+    assert metrics[FINAL_RATE_LABEL] == "50 % greedy"
+    assert not any("left" in label or "Speed" in label for label in metrics)
+    with db.transaction() as connection:
         for step, rate in ((0, 0.1), (reached, 0.75)):
             here = (Evaluation.run_id == run_id, Evaluation.env_step >= step)
             connection.execute(update(Evaluation).where(*here).values(robust_win_rate=rate))
-    shown = {metric.label: metric for metric in open_page("live", run=run_id).metric}
-    assert shown["Robust win rate, last tenth"].value == "75 %"
-    assert "Last greedy evaluation: 50 %" in shown["Robust win rate, last tenth"].help
-    with db.transaction() as connection:
-        connection.execute(update(Run).where(Run.id == run_id).values(status="stopped"))
-    assert "Win rate" in {metric.label for metric in open_page("live", run=run_id).metric}
+    app = open_page("live", run=run_id)
+    final = next(metric for metric in app.metric if metric.label == FINAL_RATE_LABEL)
+    assert final.value == "75 % robust"
+    assert "Last greedy evaluation: 50 %" in final.help
+    assert not app.get("progress")
 
 
-def test_live_offers_every_number_that_the_run_logged_and_says_what_it_means(seeded):
-    app = open_page("live", run=seeded[1])
-    chooser = app.multiselect(key="live?metrics")
-    assert "gate/beta_drift" in chooser.options
-    assert "gate/beta_drift" not in chooser.value
-    chooser.select("gate/beta_drift").run()
+def test_all_metrics_draws_a_small_chart_of_each_metric_that_the_search_finds(seeded):
+    db, run_id = seeded
+    charts = list_small_charts(open_page("live", run=run_id, part="metrics"))
+    assert {*charts} == set(metric_names(db, run_id))
+    assert charts["gate/beta_drift"]["unit"] == "fraction"
+    assert not list_small_charts(open_page("live", run=run_id)), "the other tab sends none of them"
+    app = open_page("live", run=run_id, part="metrics", find="current memory drift")
     assert not app.exception
-    assert "β drift" in explained(app)
+    assert [*list_small_charts(app)] == ["gate/beta_drift"]
+    assert [str(part.value) for part in app.markdown if str(part.value).startswith("##### ")] == ["##### gate"]
+
+
+def list_small_charts(app: AppTest) -> dict[str, dict[str, Any]]:
+    """List the panels of the small charts by the name of the metric, which starts their description."""
+    charts: dict[str, dict[str, Any]] = {}
+    for part in app.get("bidi_component"):
+        content = json.loads(part.proto.json) if part.proto.json else {}
+        if isinstance(content, dict) and content.get("opens"):
+            charts[content["alt"].partition(":")[0]] = content["panels"][0]
+    return charts
+
+
+def test_a_small_chart_keeps_the_extremes_of_a_long_line(seeded):
+    db, run_id = seeded
+    with db.transaction() as connection:
+        rows = [
+            {"run_id": run_id, "env_step": step, "name": "train/td_loss", "value": 9.0 if step == 777 else step % 7}
+            for step in range(1, 1001)
+        ]
+        connection.execute(insert(MetricRow), rows)
+    (line,) = list_small_charts(open_page("live", run=run_id, part="metrics"))["train/td_loss"]["lines"]
+    assert len(line["x"]) <= MAX_POINTS
+    assert (line["x"][0], line["x"][-1]) == (1, 1000)
+    assert (min(line["y"]), max(line["y"])) == (0, 9)
+
+
+def test_a_link_with_metrics_opens_them_enlarged(seeded):
+    app = open_page("live", run=seeded[1], metrics="gate/beta_drift")
+    assert not app.exception
+    assert app.query_params["part"] == "metrics"
     assert "the beta from the current memory" in explained(app)
+    app.button(key="live_close").click().run()
+    assert "metrics" not in app.query_params
+    assert "the beta from the current memory" not in explained(app)
 
 
 def test_live_smooths_a_chart_for_files_only_while_export_is_open(seeded, monkeypatch):
     smoothed = []
-    monkeypatch.setattr("app.ui.live.panels.smooth_chart", lambda chart, weight: smoothed.append(weight) or chart)
+    monkeypatch.setattr("app.ui.live.cells.smooth_chart", lambda chart, weight: smoothed.append(weight) or chart)
     app = open_page("live", run=seeded[1], smoothing="0.9")
     assert not app.exception
     assert smoothed == [], "the browser smooths what is shown"
@@ -208,10 +244,13 @@ def test_live_without_a_run_in_the_address_shows_the_newest(seeded):
 
 
 def test_memory_says_how_many_nodes_it_shows_and_how_they_were_chosen(seeded):
-    app = open_page("memory", run=seeded[1])
+    db, run_id = seeded
+    app = open_page("memory", run=run_id)
     text = said(app)
-    assert "all nodes" in text
-    assert "PCA" in text
+    snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
+    data = next(json.loads(each.proto.json) for each in app.get("bidi_component") if '"nMemory"' in each.proto.json)
+    assert (data["n"], data["nMemory"]) == (snapshot.size, snapshot.size)
+    assert "PCA" in data["alt"]
     assert (
         "Snapshot at env step" in [each.label for each in app.select_slider]
         or "One snapshot so far, at env step" in text
@@ -274,9 +313,7 @@ def test_a_link_to_a_selection_shows_what_was_selected(seeded):
 def test_two_maps_stand_side_by_side_with_the_numbers_of_each(seeded):
     db, run_id = seeded
     first = int(list_snapshots(db, run_id)["id"].iloc[0])
-    app = open_page(
-        "memory", run=run_id, two="true", b_snap=str(first), b_method="Axes", collapse="true", b_collapse="true"
-    )
+    app = open_page("memory", run=run_id, two="true", b_snap=str(first), collapse="true", b_collapse="true")
     assert not app.exception
     assert not app.error
     tables = [frame.value for frame in app.dataframe if "value [95 %]" in frame.value]
@@ -285,7 +322,7 @@ def test_two_maps_stand_side_by_side_with_the_numbers_of_each(seeded):
     assert sum("by chance" in str(part.value) for part in app.markdown) == 2, "each has its verdict in words"
     assert tables[0]["nodes"].tolist() != tables[1]["nodes"].tolist(), "the numbers are those of each snapshot"
     snapshot = get_snapshot(db, first)
-    numbers = measure_collapse(snapshot, delta=resolve(preset="demo").memory.delta, layout=snapshot.embedding[:, :2])
+    numbers = measure_collapse(snapshot, delta=resolve(preset="demo").memory.delta)
     assert tables[1]["value [95 %]"].iloc[0].startswith(format_number(numbers["h_r2_knn"].value))
 
 
@@ -393,7 +430,7 @@ def test_another_projection_does_not_measure_the_embedding_again(seeded, monkeyp
     monkeypatch.setattr(
         memory_data, "measure_collapse", lambda *given, **named: measured.append(1) or really(*given, **named)
     )
-    for method in ("Axes", "PCA"):
+    for method in ("umap", "pca"):
         app = open_page("memory", run=seeded[1], method=method, collapse="true")
         assert not app.exception
         assert not app.error

@@ -21,9 +21,10 @@ PAGES = (
     "disk",
     "health",
     "method",
+    "guide",
 )
 ACTING = {
-    "home": ("start_demo",),
+    "guide": ("start_demo",),
     "launch": ("start",),
     "run": ("run-keep",),
     "sweeps": ("sweep_start",),

@@ -28,7 +28,7 @@ def query(app) -> dict[str, str]:
 def test_one_episode_is_played_alone_until_another_is_wanted(seeded):
     app = open_page("replay", run=seeded[1], episode="3")
     assert len(titles(app)) == 1
-    app.toggle(key="beside_on").set_value(True).run()
+    app.menu_button(key="compare_menu").click("another").run()
     assert not app.exception
     assert len(titles(app)) == 2
     assert titles(app)[0].startswith("Training episode 3")
@@ -36,7 +36,7 @@ def test_one_episode_is_played_alone_until_another_is_wanted(seeded):
     app.selectbox(key="replay?beside").set_value("5").run()
     assert titles(app)[1].startswith("Training episode 5")
     assert (query(app)["episode"], query(app)["beside"]) == ("3", "5")
-    app.toggle(key="beside_on").set_value(False).run()
+    app.menu_button(key="compare_menu").click("none").run()
     assert not app.exception
     assert len(titles(app)) == 1
     assert "beside" not in query(app)
@@ -73,7 +73,7 @@ def test_best_against_worst_shows_the_highest_and_the_lowest_return(seeded):
     db, run_id = seeded
     every = list_episodes(db, run_id, "episode")
     app = open_page("replay", run=run_id, find="won")
-    app.button(key="extremes").click().run()
+    app.menu_button(key="compare_menu").click("extremes").run()
     assert not app.exception
     best, worst = (int(query(app)[name]) for name in ("episode", "beside"))
     returns = dict(zip(every["episode"], every["episode_return"], strict=True))

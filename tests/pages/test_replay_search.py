@@ -78,7 +78,7 @@ def test_the_best_and_the_worst_are_those_of_the_episodes_that_can_be_replayed(s
     db, run_id = seeded
     thin_out(db, keep=[2, 5])
     app = open_page("replay", run=run_id)
-    app.button(key="extremes").click().run()
+    app.menu_button(key="compare_menu").click("extremes").run()
     returns = list_episodes(db, run_id).set_index("episode")["episode_return"]
     assert not app.exception
     assert app.toast[0].value.startswith("Of the 2 of 8 episodes that can be replayed, ")

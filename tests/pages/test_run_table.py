@@ -2,18 +2,25 @@
 
 import json
 import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
+from sqlalchemy import insert, update
 from streamlit.testing.v1 import AppTest
 
 from app.analysis.format import MISSING
+from app.notebook.view import read_view
 from app.ui.page_url import OPENED_BOX
 from app.ui.widgets import run_picker
 from storage.engine import open_database
+from storage.models import CommandRow, Run
+from storage.notebook import list_entries
+from storage.queries.final_rates import read_final_rates
 from storage.queries.run_search import RunFilter, matching_ids, run_page
 from storage.queries.runs import list_runs
-from storage.runs.changes import create_run
+from storage.runs.changes import create_run, finish_run
 from storage.runs.labels import tag_runs
 from storage.runs.rows import find_run
 from tests.bench.queries import fill_table
@@ -73,12 +80,12 @@ def press(app: AppTest, label: str) -> AppTest:
 def test_thousands_of_runs_are_counted_paged_and_found(thousands):
     app = open_home()
     assert not app.exception
-    assert "1–50 of 5,000 runs" in said(app)
-    assert len(listed(app)) == 50
+    assert "1–25 of 5,000 runs" in said(app)
+    assert len(listed(app)) == 25
     app.text_input(key="home?q").set_value("second seed=2").run()
     expected = matching_ids(thousands, RunFilter(text="second seed=2"))
     assert f"{len(expected)} runs" in said(app)
-    assert listed(app) == expected[:50]
+    assert listed(app) == expected[:25]
     app.session_state[OPENED_BOX] = "run_picker_box-0"
     app.run()
     assert f"{run_picker.MAX_LISTED} of 5,000 runs are listed, the newest" in "\n".join(
@@ -87,7 +94,7 @@ def test_thousands_of_runs_are_counted_paged_and_found(thousands):
     app.text_input(key="run_search").set_value("r00007").run()
     assert not app.exception
     assert app.query_params["run"] == "r00007", "the only matching run is selected"
-    assert not app.sidebar.radio, "the list is closed"
+    assert "run_picker_list" not in str([part.proto.id for part in app.get("bidi_component")]), "the list is closed"
 
 
 def test_closed_filters_are_not_drawn_unless_one_is_set(seeded):
@@ -112,14 +119,14 @@ def test_the_url_contains_the_view(thousands):
     app = open_home(sort="mu_w", maps="corridor", algos="qmix", states="finished", page="2")
     assert not app.exception
     wanted = RunFilter(maps=("corridor",), algos=("qmix",), statuses=("finished",))
-    assert listed(app) == matching_ids(thousands, wanted, sort="-mu_w")[50:100]
+    assert listed(app) == matching_ids(thousands, wanted, sort="-mu_w")[25:50]
     assert app.dataframe[0].value["algo"].unique().tolist() == ["QMIX"]
 
 
 def test_a_page_number_beyond_the_last_opens_the_last_page(thousands):
     app = open_home(page="4000")
     assert not app.exception
-    assert listed(app) == matching_ids(thousands, RunFilter())[-50:]
+    assert listed(app) == matching_ids(thousands, RunFilter())[-25:]
 
 
 def test_a_search_starts_at_the_first_page(several):
@@ -279,20 +286,82 @@ def test_the_column_of_names_is_wide_enough_for_the_seed_at_their_end(seeded, pa
     assert {"medium": 200, "large": 400}.get(width, width) >= 5.6 * len("First study A: 3s_vs_5z · No-TCGM · seed 3")
 
 
-def test_the_curves_of_home_have_one_chart_for_each_map(empty):
-    """A map with 6,000 steps is not drawn on the axis of one with 40,000."""
-    seed_runs(empty, maps=("3m", "corridor"))
+def test_the_shown_columns_are_in_the_url(several):
     app = open_home()
+    assert list(app.dataframe[0].proto.column_order)[:2] == ["status", "name"]
+    assert "tags" in app.dataframe[0].proto.column_order
+    app.session_state[OPENED_BOX] = "run_columns"
+    app.run().pills(key="home?columns").set_value(["mu_w", "duration"]).run()
     assert not app.exception
-    charts = [component.proto.id for component in app.get("bidi_component") if "newest-" in component.proto.id]
-    assert [name.rpartition("newest-")[2] for name in charts] == ["win rate, 3m", "win rate, corridor"]
+    assert list(app.dataframe[0].proto.column_order) == ["name", "duration", "mu_w"]
+    assert app.query_params["columns"] in ("mu_w,duration", ["mu_w,duration"])
+
+
+def test_a_saved_view_has_search_order_and_columns_and_is_an_entry_of_the_notebook(several):
+    db, _ = several
+    app = open_home(q="corridor", sort="mu_w", columns="seed,tags", page="1")
+    app.session_state[OPENED_BOX] = "saved_views"
+    app.run()
+    field = next(field for field in app.text_input if str(field.key).startswith("saved_view-"))
+    field.set_value("Corridor <b>")
+    app.button(key="save_view").click().run()
+    assert not app.exception
+    (entry,) = list_entries(db)
+    view = read_view(entry.view)
+    assert view is not None
+    assert (entry.title, view.page) == ("Corridor <b>", "home")
+    assert view.query == {"q": ["corridor"], "sort": ["mu_w"], "columns": ["seed,tags"]}
+    (link,) = (link.proto for link in app.get("page_link") if "Corridor" in link.proto.label)
+    assert parse_qs(link.query_string) == view.query
+    assert open_page("notebook", entry=str(entry.id)).exception == []
+
+
+def test_statuses_are_buttons_with_counts_and_filter_the_table(several):
+    db, _ = several
+    failed = create_run(db, CONFIG, target_steps=1000, versions={})
+    finish_run(db, failed, "failed")
+    app = open_home()
+    app.pills(key="home?states").set_value(["failed"]).run()
+    assert not app.exception
+    assert listed(app) == [failed]
+    assert app.query_params["states"] in ("failed", ["failed"])
+
+
+def test_the_status_of_an_unfinished_run_has_its_progress(several):
+    db, ids = several
+    failed = create_run(db, CONFIG, target_steps=1000, versions={})
+    finish_run(db, failed, "failed")
+    with db.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == failed).values(env_steps=250))
+    rows = open_home().dataframe[0].value.set_index("id")
+    assert rows.loc[failed, "status"].endswith("25 %")
+    assert "%" not in rows.loc[ids[0], "status"]
+
+
+def test_home_shows_the_final_rate_and_the_training_time_without_pauses(several):
+    db, ids = several
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    times = {"started_at": start, "ended_at": start + timedelta(seconds=100)}
+    pause = {"run_id": ids[0], "command": "pause", "requested_at": start}
+    with db.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == ids[0]).values(**times))
+        for command, second in (("pause", 20), ("resume", 60)):
+            at = start + timedelta(seconds=second)
+            connection.execute(insert(CommandRow), [pause | {"command": command, "acknowledged_at": at}])
+    table = open_home(columns="final_rate,duration").dataframe[0]
+    row = table.value.set_index("id").loc[ids[0]]
+    assert row["duration"] == "1 min 00 s"
+    assert row["final_rate"] == 100 * read_final_rates(db, ids)[ids[0]].rate
+    assert "greedy" in json.loads(table.proto.columns)["final_rate"]["type_config"]["format"]
 
 
 def test_home_offers_a_new_run_first_and_shows_the_curve_and_age_of_each_run(seeded):
     app = open_home()
     assert not app.exception
+    assert not app.pills, "all runs have one status"
     kinds = {button.key: button.proto.type for button in app.button}
-    assert (kinds["new_run"], kinds["start_demo"]) == ("primary", "tertiary")
+    assert kinds["new_run"] == "primary"
+    assert not kinds.keys() & {"start_demo", "open_example", "take_tour"}, "they are on Guide once there are runs"
     assert app.dataframe[0].proto.placeholder == MISSING
     row = app.dataframe[0].value.iloc[0]
     assert len(row["curve"]) >= 1

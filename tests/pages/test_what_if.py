@@ -31,7 +31,7 @@ def test_it_costs_nothing_before_it_is_opened(seeded, monkeypatch):
     def read(*_args: object, **_options: object) -> None:
         raise AssertionError("nobody asked")
 
-    monkeypatch.setattr("app.ui.memory_data.read_stream", read)
+    monkeypatch.setattr("app.ui.memory_data.read_recorded_transitions", read)
     app = open_page("memory", run=seeded[1])
     assert not app.exception
     assert not app.error

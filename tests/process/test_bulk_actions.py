@@ -27,10 +27,10 @@ def test_live_runs_stop_and_go_on_together(tmp_path: Path, monkeypatch) -> None:
     ids = list(_rows(path))
     db = open_database(url)
     try:
-        assert set(stop_runs(db, ids).done) == set(ids)
+        assert set(stop_runs(db, ids).changed_ids) == set(ids)
         _wait_for(path, "stopped")
         before = _rows(path)
-        assert set(resume_runs(db, ids).done) == set(ids)
+        assert set(resume_runs(db, ids).changed_ids) == set(ids)
         wait_until(
             lambda: all(steps > before[run][1] for run, (_, steps) in _rows(path).items()),
             what="the runs to go on",

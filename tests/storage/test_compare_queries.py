@@ -2,9 +2,10 @@
 
 import pandas as pd
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, func, select, update
 
 from storage.engine import Database
+from storage.models import Evaluation
 from storage.queries import curves, runs
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
@@ -82,8 +83,14 @@ def test_a_sparkline_has_few_points_and_all_runs_come_in_one_statement(db: Datab
     said: list[str] = []
     event.listen(db.reader, "before_cursor_execute", lambda *call: said.append(call[2]))
     lines = curves.win_rate_sparklines(db, [*two_runs, "none"], points=40)
-    assert lines == {two_runs[0]: [0.25], two_runs[1]: [0.5, 0.5]}, "the mean of each fortieth of the training length"
+    assert lines == {two_runs[0]: [0.25], two_runs[1]: [0.25, 0.25]}, "robust; of each fortieth of the training length"
     assert len([statement for statement in said if statement.startswith("SELECT")]) == 1
+    with db.transaction() as connection:
+        last = select(func.max(Evaluation.env_step)).where(Evaluation.run_id == two_runs[1]).scalar_subquery()
+        without_robust = update(Evaluation).where(Evaluation.run_id == two_runs[1], Evaluation.env_step == last)
+        connection.execute(without_robust.values(robust_win_rate=None))
+    greedy = curves.win_rate_sparklines(db, two_runs, points=40)
+    assert greedy == {two_runs[0]: [0.25], two_runs[1]: [0.5, 0.5]}
 
 
 def test_progress_adds_the_steps_of_each_report_divided_by_its_value(db: Database) -> None:

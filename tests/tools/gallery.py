@@ -23,10 +23,10 @@ from app.analysis.tables import Table
 from app.figures.figure import FigureKind, TableKind
 from app.figures.image_options import read_image_options
 from app.figures.kinds.chart import Chart
+from app.figures.mathtext import format_mathtext
 from app.figures.registry import FIGURES, TABLES
 from app.figures.render.export import export_figure
 from app.figures.render.matplotlib_style import make_style
-from app.figures.theme import format_mathtext
 from app.jobs.launch import EXAMPLE_BUNDLE
 from emtc_core.errors import EmtcError
 from storage.bundles.bundle_cache import cache_bundle

@@ -14,5 +14,5 @@ def read_asset(name: str) -> str:
 
 
 def read_script(*names: str) -> str:
-    """Read the scripts of a component, and put the shared functions of `common.js` before them."""
-    return "\n".join(read_asset(name) for name in ("common.js", *names))
+    """Read the scripts of a canvas component, and put the functions that all of them share before them."""
+    return "\n".join(read_asset(name) for name in ("line_marker.js", "common.js", *names))

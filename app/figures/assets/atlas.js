@@ -1,10 +1,14 @@
-// Map of a memory as a cloud of points. Each column of data has a URL and is loaded once. Camera, color, filters,
+// Map of a memory as a cloud of points. A point is a node: one stored state of the memory, identified by its slot.
+// `self.mark` is what is drawn above the points: rings around nodes, and the paths of episodes. `self.chosen` is the mask
+// of the selected points; `self.hover` is the point under the pointer, `self.otherMapHover` that of another map.
+//
+// Each column of data has a URL and is loaded once. Camera, color, filters,
 // selection and paths are handled in the browser. The map sends events (`emtc-pick`, `emtc-select`, `emtc-view`) to
 // the listeners of the other parts of the page (listener.js). So a click does not make Streamlit draw the map again.
 
 const PICK_RADIUS = 14
 const QUIET_MS = 350
-const NO_MARK = { selected: null, at: null, traces: [], every: 10 }
+const NO_MARK = { selected: null, selectedPoint: null, paths: [], stepsPerMark: 10 }
 
 export default function atlas({ data, parentElement }) {
   const root = parentElement.querySelector(".atlas")
@@ -17,7 +21,7 @@ export default function atlas({ data, parentElement }) {
 }
 
 function create(root) {
-  const self = { root, view: null, hover: -1, echo: -1, linked: null, head: window.emtcCursor ?? null, mark: NO_MARK, filters: {}, polygon: null, tool: "pan", columns: {}, extents: {}, histograms: {}, drawn: 0 }
+  const self = { root, view: null, hover: -1, otherMapHover: -1, linked: null, playerStep: window.emtcCursor ?? null, mark: NO_MARK, filters: {}, polygon: null, tool: "pan", columns: {}, extents: {}, histograms: {}, drawn: 0 }
   self.canvas = root.querySelector(".points")
   self.over = root.querySelector(".over")
   self.tip = root.querySelector(".tip")
@@ -39,8 +43,8 @@ function create(root) {
     self.drawOver()
   })
   listenWhileConnected(self, "emtc-cursor", (detail) => {
-    self.head = detail.t
-    if (self.mark.traces.length) self.drawOver()
+    self.playerStep = detail.t
+    if (self.mark.paths.length) self.drawOver()
   })
   listenWhileConnected(self, "emtc-together", (detail) => {
     if (self.meta?.group && detail.group === self.meta.group && detail.channel !== self.meta.channel) applyShared(self, detail)
@@ -71,9 +75,9 @@ async function applyData(self, meta) {
   const colorKey = findColumn(meta, color) ? color : meta.columns[1].key
   const [x, y] = await Promise.all([loadColumn(meta.x), loadColumn(meta.y), loadMissingColumns(meta, columns, extents, ["slot", colorKey, ...Object.keys(filters)])])
   if (self.pendingMeta !== meta) return
-  const { palette, polygon, camera } = useView ? meta.view : { ...self, camera: self.view }
+  const { polygon, camera } = useView ? meta.view : { polygon: self.polygon, camera: self.view }
   const otherPlane = !useView && meta.kind !== self.meta.kind
-  Object.assign(self, { meta, x, y, columns, extents, palette, color: colorKey, hover: -1, echo: -1, linked: null, grid: makeGrid(x, y), filters: { ...filters } })
+  Object.assign(self, { meta, x, y, columns, extents, color: colorKey, hover: -1, otherMapHover: -1, linked: null, grid: makeGrid(x, y), filters: { ...filters } })
   Object.assign(self, otherPlane ? { view: null, polygon: null } : { view: camera, polygon })
   if (!isSameSnapshot) self.histograms = {}
   self.chosen = computeMask(self.grid, columns, self.filters, self.polygon)
@@ -127,16 +131,17 @@ function recolorPoints(self) {
   self.quantity = findColumn(self.meta, self.color)
   chooseColors(self)
   self.inks = computeInks(self.grid, self.columns[self.color], self.quantity)
-  self.nColored = self.quantity.noEffect === null ? null : countColored(self.inks)
+  self.nColored = countColored(self.inks)
+  fillLegend(self)
   self.draw()
   updateStatus(self)
 }
 
 // Choose the color scale for the quantity and the theme.
 function chooseColors(self) {
-  const { lut, darkLut } = self.meta.palettes[self.palette]
+  const { lut, darkLut, binaryColors } = self.meta
   self.dark = isDark(self.root)
-  self.lut = self.quantity.binary && self.palette === self.meta.defaultPalette ? self.meta.binaryColors : self.dark ? darkLut : lut
+  self.lut = self.quantity.binary ? binaryColors : self.dark ? darkLut : lut
   self.packed = packColors(self.lut)
 }
 
@@ -163,6 +168,7 @@ function drawAll(self) {
   self.scales = makeScales(self, over.width, height)
   if (self.dark !== isDark(self.root)) { // the theme has changed
     chooseColors(self)
+    fillLegend(self)
     self.stale = true
   }
   if (self.stale || moved) {
@@ -181,24 +187,23 @@ function drawOverlay(self, { ctx, width, height }) {
   drawLasso(self, ctx, theme, self.polygon, false)
   drawLasso(self, ctx, theme, self.lasso, true)
   drawLargePoints(self, ctx, theme)
-  self.mark.traces.forEach((trace) => drawTrace(self, ctx, theme, trace))
-  for (const place of self.mark.near || []) drawRing(self, ctx, theme, place, 1.2, 6)
+  self.mark.paths.forEach((path) => drawPath(self, ctx, theme, path))
+  for (const place of self.mark.neighbors || []) drawRing(self, ctx, theme, place, 1.2, 6)
   drawNames(self, ctx, theme)
-  drawScale(self, ctx, theme)
-  drawRing(self, ctx, theme, self.mark.at, 3)
-  drawRing(self, ctx, { ...theme, text: theme.primary }, self.mark.hint, 3, 15)
-  if (self.echo >= 0) drawRing(self, ctx, theme, [self.x[self.echo], self.y[self.echo]], 1.5)
+  drawRing(self, ctx, theme, self.mark.selectedPoint, 3)
+  drawRing(self, ctx, { ...theme, text: theme.primary }, self.mark.suggestedPoint, 3, 15)
+  if (self.otherMapHover >= 0) drawRing(self, ctx, theme, [self.x[self.otherMapHover], self.y[self.otherMapHover]], 1.5)
   if (self.hover >= 0) drawRing(self, ctx, theme, [self.x[self.hover], self.y[self.hover]], 1.5)
 }
 
 // The names of the paths, if there are several.
 function drawNames(self, ctx, theme) {
-  if (self.mark.traces.length < 2) return
+  if (self.mark.paths.length < 2) return
   ctx.font = `600 12px ${theme.font}`
   ctx.textAlign = "left"
   ctx.textBaseline = "middle"
-  self.mark.traces.forEach(({ label, color }, row) => {
-    const y = self.height - 34 - 18 * (self.mark.traces.length - 1 - row)
+  self.mark.paths.forEach(({ label, color }, row) => {
+    const y = self.height - 34 - 18 * (self.mark.paths.length - 1 - row)
     dot(ctx, theme, 34, y, 5, color)
     haloText(ctx, theme, label, 46, y, theme.text)
   })
@@ -232,12 +237,12 @@ function hoverOver(self, px, py) {
 }
 
 function selectPoint(self, i) {
-  const t = self.mark.traces[0]?.places.findIndex((place) => place && place[0] === self.x[i] && place[1] === self.y[i]) ?? -1
-  if (self.mark.seek) { // a map on the replay page: a click on the path moves the cursor of the player
+  const t = self.mark.paths[0]?.points.findIndex((place) => place && place[0] === self.x[i] && place[1] === self.y[i]) ?? -1
+  if (self.mark.pathMovesPlayer) { // a map on the replay page: a click on the path moves the cursor of the player
     if (t >= 0) window.dispatchEvent(new CustomEvent("emtc-seek", { detail: { t } }))
     return
   }
-  self.mark = { ...self.mark, selected: self.columns.slot[i], at: [self.x[i], self.y[i]], hint: null, traces: [] }
+  self.mark = { ...self.mark, selected: self.columns.slot[i], selectedPoint: [self.x[i], self.y[i]], suggestedPoint: null, paths: [] }
   self.drawOver()
   dispatch(self, "pick", { slot: self.columns.slot[i] })
 }
@@ -251,7 +256,7 @@ function sendView(self) {
   self.viewTimer = setTimeout(() => {
     const { x, y, span, whole } = self.view
     const camera = whole ? "" : [x, y, span].map((v) => +v.toPrecision(7)).join(",")
-    dispatch(self, "view", { color: self.color, palette: self.palette, camera })
+    dispatch(self, "view", { color: self.color, camera })
   }, QUIET_MS)
 }
 
@@ -278,14 +283,14 @@ function shareSelection(self) {
 }
 
 // Apply a change of another map of the group, as far as it is meaningful for this map.
-function applyShared(self, { run, kind, view, color, palette, hover, filters, slots }) {
+function applyShared(self, { run, kind, view, color, hover, filters, slots }) {
   const same = run === self.meta.run
   if (view && same && kind === self.meta.kind) {
     self.view = { ...view }
     self.draw()
   }
   if (hover !== undefined) {
-    self.echo = same && hover !== null ? self.columns.slot.indexOf(hover) : -1
+    self.otherMapHover = same && hover !== null ? self.columns.slot.indexOf(hover) : -1
     self.drawOver()
   }
   if (filters) {
@@ -293,10 +298,9 @@ function applyShared(self, { run, kind, view, color, palette, hover, filters, sl
     self.filters = same ? {} : { ...filters }
     updateSelection(self, { quiet: true, linked: same ? slots : null })
   }
-  if (color || palette) {
-    loadColumns(self, [color || self.color]).then(() => {
-      self.color = color || self.color
-      self.palette = palette || self.palette
+  if (color) {
+    loadColumns(self, [color]).then(() => {
+      self.color = color
       recolorPoints(self)
       fillControls(self)
     })

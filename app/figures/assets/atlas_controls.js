@@ -10,12 +10,6 @@ function buildControls(self) {
   const { root } = self
   const on = (name, event, act) => root.querySelector(name).addEventListener(event, act)
   on(".color", "change", (event) => recolor(self, event.target.value))
-  on(".palette", "change", (event) => {
-    self.palette = event.target.value
-    recolorPoints(self)
-    sendView(self)
-    sendToGroup(self, { palette: self.palette })
-  })
   for (const tool of ["pan", "lasso", "box"]) on(`.${tool}`, "click", () => setTool(self, tool))
   on(".filter", "click", () => openFilters(self, root.querySelector(".filters").hidden))
   on(".clear", "click", () => clearSelection(self))
@@ -37,8 +31,6 @@ function fillControls(self) {
     return option
   }))
   select.value = self.color
-  root.querySelector(".palette").replaceChildren(...Object.entries(meta.palettes).map(([key, { name }]) => new Option(name, key)))
-  root.querySelector(".palette").value = self.palette
   setTool(self, self.tool)
   root.querySelector(".filters").replaceChildren()
   openFilters(self, !root.querySelector(".filters").hidden)
@@ -51,21 +43,55 @@ function setTool(self, tool) {
   self.over.style.cursor = tool === "pan" ? "grab" : "crosshair"
 }
 
-// Update the status line (number of selected points, meaning of the picture) and the state of the buttons.
+// Fill the legend of the colors above the map, where it covers no point: a color scale with numbers, or named dots.
+function fillLegend(self) {
+  const { name, low, high, binary, noEffect, log, words, ends } = self.quantity
+  const scale = element("div", "scale")
+  const addDot = (color, text) => {
+    const dot = element("span", "dot")
+    dot.style.background = color
+    const named = element("span", "named")
+    named.append(dot, text)
+    scale.append(named)
+  }
+  const last = self.lut.length - 1
+  if (binary) words.forEach((word, value) => addDot(self.lut[value ? last : 0], word))
+  else if (self.nColored && low === high) addDot(self.lut[last >> 1], formatNumber(low))
+  else if (self.nColored) scale.append(makeStrip(self.lut, low, high, log))
+  if (noEffect !== null) addDot(`rgb(${GREY})`, `${name} = ${formatNumber(noEffect)}`)
+  const title = element("div", "title", [ends, log ? "log scale" : ""].filter(Boolean).join(", "))
+  title.title = title.textContent
+  self.root.querySelector(".legend").replaceChildren(title, scale)
+}
+
+// A strip with the colors and, below it, the values at both ends and, on a logarithmic scale, between them.
+function makeStrip(lut, low, high, log) {
+  const strip = element("div", "strip")
+  const stops = lut.map((color, i) => `${color} ${(100 * i) / lut.length}% ${(100 * (i + 1)) / lut.length}%`)
+  strip.style.background = `linear-gradient(to right, ${stops.join(", ")})`
+  const partOf = log ? (v) => Math.log(v / low) / Math.log(high / low) : (v) => (v - low) / (high - low)
+  const between = log ? logTicks(low, high, 3).filter((v) => partOf(v) > 0.2 && partOf(v) < 0.8) : []
+  for (const value of [low, ...between, high]) {
+    const tick = element("span", value === low ? "tick first" : value === high ? "tick last" : "tick", formatNumber(value))
+    tick.style.left = `${100 * partOf(value)}%`
+    strip.append(tick)
+  }
+  return strip
+}
+
+// Update the status line (number of points and of selected points) and the state of the buttons.
 function updateStatus(self) {
   const { grid, meta } = self
   const active = Object.keys(self.filters).length
   const all = self.polygon === null && !active && !self.linked
-  const count = self.count.toLocaleString("en-US")
-  const total = grid.n.toLocaleString("en-US")
-  const drawing = self.dense ? "density; zoom in for single points" : "all points"
-  const { binary, name, noEffect } = self.quantity
-  const missing = binary ? "" : noEffect === null ? ", gray: no value" : `, gray: ${name} = ${noEffect} or no value`
-  const colored = self.nColored === null ? "" : `, ${self.nColored.toLocaleString("en-US")} colored`
-  const unplaced = meta.n - grid.n ? `, ${(meta.n - grid.n).toLocaleString("en-US")} without coordinates` : ""
-  self.root.querySelector(".status").textContent = all
-    ? `${total} nodes${meta.isSample ? " of a sample" : ""}${unplaced}${colored} · ${drawing}${missing}`
-    : `${count} of ${total}${meta.isSample ? " nodes of a sample" : ""} selected, the others gray · ${drawing}`
+  const write = (number) => number.toLocaleString("en-US")
+  const sample = meta.n < meta.nMemory ? " (a sample)" : ""
+  const parts = grid.n < meta.nMemory ? [`${write(grid.n)} of the memory's ${write(meta.nMemory)} nodes${sample}`] : [`All ${write(grid.n)} nodes`]
+  if (grid.n < meta.n) parts.push(`${write(meta.n - grid.n)} without coordinates`)
+  if (!all) parts.push(`${write(self.count)} selected, the others gray`)
+  else if (self.nColored < grid.n) parts.push(`${write(self.nColored)} colored, the others gray`)
+  if (self.dense) parts.push("density; zoom in for single points")
+  self.root.querySelector(".status").textContent = parts.join(" · ")
   self.root.querySelector(".clear").disabled = all // not hidden, so that the other buttons do not move
   self.root.querySelector(".filter").textContent = active ? `Filter (${active})` : "Filter"
   self.root.querySelector(".grow").textContent = self.growing ? "■ Growth" : "▶ Growth"

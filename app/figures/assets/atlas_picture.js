@@ -1,5 +1,5 @@
-// Drawing of a map: a density image if many points are in view, otherwise round points. The color scale, paths, rings
-// and the lasso are drawn on a second canvas, so that a moving pointer does not redraw the points.
+// Drawing of a map: a density image if many points are in view, otherwise round points. Paths, rings and
+// the lasso are drawn on a second canvas, so that a moving pointer does not redraw the points.
 // "Ink" is an index into the color scale, 0 … 254.
 
 const DENSITY_FROM = 60000 // points in view
@@ -13,15 +13,14 @@ function makeScales(self, width, height) {
   const spanY = (grid.y1 - grid.y0) * 1.04
   const w = width - 2 * PAD
   const h = height - 2 * PAD
-  const fitX = self.meta.equalAspect ? Math.min(w / spanX, h / spanY) : w / spanX
-  const fitY = self.meta.equalAspect ? fitX : h / spanY
-  if (!self.view) self.view = { x: (grid.x0 + grid.x1) / 2, y: (grid.y0 + grid.y1) / 2, span: width / fitX, whole: true }
-  if (self.view.whole) self.view.span = width / fitX
+  const fit = Math.min(w / spanX, h / spanY) // the same scale on both axes
+  if (!self.view) self.view = { x: (grid.x0 + grid.x1) / 2, y: (grid.y0 + grid.y1) / 2, span: width / fit, whole: true }
+  if (self.view.whole) self.view.span = width / fit
   const { x, y, span } = self.view
   const kx = width / span
-  const ky = (kx * fitY) / fitX
+  const ky = kx // pixels per unit of both axes
   return {
-    kx, ky, zoom: kx / fitX, whole: width / fitX,
+    kx, ky, zoom: kx / fit, whole: width / fit,
     sx: (v) => width / 2 + (v - x) * kx,
     sy: (v) => height / 2 - (v - y) * ky,
     ux: (p) => (p - width / 2) / kx + x,
@@ -181,84 +180,41 @@ function drawAxes(self, ctx, theme, width, height) {
   ctx.restore()
 }
 
-// The legend of the colors: a color scale with both limits, or two dots with labels.
-function drawScale(self, ctx, theme) {
-  const { name, unit, low, high, binary, noEffect, log } = self.quantity
-  const label = `${name} [${unit}]${log ? ", log scale" : ""}`
-  ctx.font = `600 12px ${theme.font}`
-  const width = Math.max(150, ctx.measureText(label).width) + 20
-  ctx.globalAlpha = 0.88
-  ctx.fillStyle = theme.background
-  ctx.fillRect(10, 10, width, noEffect === null ? 58 : 76)
-  ctx.globalAlpha = 1
-  ctx.fillStyle = theme.text
-  ctx.textAlign = "left"
-  ctx.textBaseline = "alphabetic"
-  ctx.fillText(label, 20, 28)
-  ctx.font = `12px ${theme.font}`
-  if (binary) {
-    dot(ctx, theme, 26, 46, 5, self.lut[0])
-    dot(ctx, theme, 86, 46, 5, self.lut[self.lut.length - 1])
-    ctx.fillStyle = theme.soft
-    ctx.textAlign = "left"
-    ctx.textBaseline = "middle"
-    ctx.fillText("no", 36, 46)
-    ctx.fillText("yes", 96, 46)
-    return
-  }
-  const strip = width - 20
-  self.lut.forEach((color, i) => {
-    ctx.fillStyle = color
-    ctx.fillRect(20 + (strip * i) / self.lut.length, 35, strip / self.lut.length + 0.5, 9)
-  })
-  ctx.fillStyle = theme.soft
-  ctx.textBaseline = "top"
-  ctx.fillText(formatNumber(low), 20, 49)
-  ctx.textAlign = "right"
-  ctx.fillText(formatNumber(high), 20 + strip, 49)
-  if (noEffect === null) return
-  dot(ctx, theme, 25, 73, 4, `rgb(${GREY})`)
-  ctx.fillStyle = theme.soft
-  ctx.textAlign = "left"
-  ctx.textBaseline = "middle"
-  ctx.fillText(`${name} = ${noEffect}`, 35, 73)
-}
-
-// Draw the path of an episode. `places` has one point per step, null if the node is not on the map. The width of the
+// Draw the path of an episode. `points` has one point per step, null if the node is not on the map. The width of the
 // line shows the gate β. Labels: every tenth step, and the steps with the largest errors.
-function drawTrace(self, ctx, theme, { places, beta, delta_mem, jumps, color }) {
+function drawPath(self, ctx, theme, { points, beta, delta_mem, jumps, color }) {
   const { sx, sy } = self.scales
-  if (!places.some(Boolean)) return
+  if (!points.some(Boolean)) return
   const ink = color || theme.text
   ctx.lineJoin = ctx.lineCap = "round"
   for (const [style, extra] of [[theme.background, 2.8], [ink, 0]]) {
     ctx.strokeStyle = style
-    for (let t = 1; t < places.length; t += 1) {
-      if (!places[t] || !places[t - 1]) continue
+    for (let t = 1; t < points.length; t += 1) {
+      if (!points[t] || !points[t - 1]) continue
       ctx.lineWidth = 0.8 + 2.4 * (beta?.[t - 1] ?? 0.5) + extra
       ctx.beginPath()
-      ctx.moveTo(sx(places[t - 1][0]), sy(places[t - 1][1]))
-      ctx.lineTo(sx(places[t][0]), sy(places[t][1]))
+      ctx.moveTo(sx(points[t - 1][0]), sy(points[t - 1][1]))
+      ctx.lineTo(sx(points[t][0]), sy(points[t][1]))
       ctx.stroke()
     }
   }
   const named = new Set()
-  places.forEach((place, t) => {
-    if (place && t % self.mark.every === 0) dot(ctx, theme, sx(place[0]), sy(place[1]), 4, ink)
+  points.forEach((place, t) => {
+    if (place && t % self.mark.stepsPerMark === 0) dot(ctx, theme, sx(place[0]), sy(place[1]), 4, ink)
   })
   for (const t of jumps) {
-    if (!places[t]) continue
+    if (!points[t]) continue
     named.add(t)
-    dot(ctx, theme, sx(places[t][0]), sy(places[t][1]), 4, ink)
-    write(`t ${t}, Δ_mem ${formatNumber(delta_mem[t])}`, places[t])
+    dot(ctx, theme, sx(points[t][0]), sy(points[t][1]), 4, ink)
+    write(`t ${t}, Δ_mem ${formatNumber(delta_mem[t])}`, points[t])
   }
-  places.forEach((place, t) => {
-    if (place && t % self.mark.every === 0 && !named.has(t)) write(`t ${t}`, place)
+  points.forEach((place, t) => {
+    if (place && t % self.mark.stepsPerMark === 0 && !named.has(t)) write(`t ${t}`, place)
   })
-  if (self.head === null) return
-  let t = Math.min(self.head, places.length - 1)
-  while (t > 0 && !places[t]) t -= 1
-  if (places[t]) dot(ctx, theme, sx(places[t][0]), sy(places[t][1]), 7, theme.primary)
+  if (self.playerStep === null) return
+  let t = Math.min(self.playerStep, points.length - 1)
+  while (t > 0 && !points[t]) t -= 1
+  if (points[t]) dot(ctx, theme, sx(points[t][0]), sy(points[t][1]), 7, theme.primary)
 
   function write(text, place) {
     ctx.font = `600 11px ${theme.font}`

@@ -1,4 +1,4 @@
-// Functions shared by the canvas components: theme colors, ticks, panels, and reading of packed arrays.
+// Functions shared by the canvas components, after line_marker.js: theme colors, ticks, panels, and reading of packed arrays.
 // Text from data is drawn on a canvas or set as textContent, never as HTML.
 
 const MAX_BAND_OPACITY = 0.2 // as in app/figures/kinds/chart.py
@@ -59,6 +59,14 @@ function formatNumber(value) {
   if (size >= 1e4) return `${+(value / 1e3).toPrecision(4)}k`
   if (size >= 1e-3) return `${+value.toPrecision(4)}`
   return value.toExponential(1)
+}
+
+// Replace the end of a text by "…" if it is wider than `width` in the current font of `ctx`.
+function shortenText(ctx, text, width) {
+  if (ctx.measureText(text).width <= width) return text
+  let length = text.length - 1
+  while (length > 1 && ctx.measureText(`${text.slice(0, length)}…`).width > width) length -= 1
+  return `${text.slice(0, length)}…`
 }
 
 // Divide a text between its words into lines that are not wider than `width` in the current font of `ctx`.
@@ -267,38 +275,6 @@ function drawLinePoints(ctx, { x, y, markers, faint, marker, markerShift = 0 }, 
   }
 }
 
-const CORNERS = { square: [4, 45], diamond: [4, 0], "triangle-up": [3, 0], "triangle-down": [3, 180], pentagon: [5, 0], hexagon: [6, 0] }
-const ARMS = { cross: 0, x: 45 }
-
-// Draw one of the marker shapes of `app.figures.theme`, filled with the current color.
-function drawMarker(ctx, marker, x, y, size) {
-  ctx.beginPath()
-  if (CORNERS[marker]) {
-    const [corners, turn] = CORNERS[marker]
-    outlineMarker(ctx, x, y, corners, turn, () => size * 1.15)
-  } else if (marker === "star") {
-    outlineMarker(ctx, x, y, 10, 0, (corner) => (corner % 2 ? 0.5 : 1.35) * size)
-  } else if (marker in ARMS) {
-    const arm = [[1, 3], [1, 1], [3, 1], [3, -1], [1, -1], [1, -3], [-1, -3], [-1, -1], [-3, -1], [-3, 1], [-1, 1], [-1, 3]]
-    const turn = (ARMS[marker] * Math.PI) / 180
-    for (const [u, v] of arm) {
-      const across = (u * Math.cos(turn) - v * Math.sin(turn)) * 0.4 * size
-      ctx.lineTo(x + across, y + (u * Math.sin(turn) + v * Math.cos(turn)) * 0.4 * size)
-    }
-  } else {
-    ctx.arc(x, y, size, 0, 7)
-  }
-  ctx.closePath()
-  ctx.fill()
-}
-
-function outlineMarker(ctx, x, y, corners, turn, radius) {
-  for (let corner = 0; corner < corners; corner += 1) {
-    const angle = ((turn - 90) * Math.PI) / 180 + (corner * 2 * Math.PI) / corners
-    ctx.lineTo(x + radius(corner) * Math.cos(angle), y + radius(corner) * Math.sin(angle))
-  }
-}
-
 const LEGEND_ROW = 20
 
 function nameScale(panel) {
@@ -339,12 +315,13 @@ function drawPanelTitle(ctx, box, panel, theme, hidden, legendLayout = layOutLeg
   ctx.textAlign = "left"
   ctx.font = `600 13px ${theme.font}`
   ctx.fillStyle = theme.text
-  const title = panel.isTitled === false ? "" : panel.title
+  const scale = panel.unit ? `[${nameScale(panel)}]` : ""
+  const title = panel.isTitled === false ? "" : shortenText(ctx, panel.title, box.width - ctx.measureText(scale).width - 6)
   ctx.fillText(title, box.x, top)
   const wide = title ? ctx.measureText(title).width + 6 : 0
   ctx.font = `12px ${theme.font}`
   ctx.fillStyle = theme.soft
-  if (panel.unit) ctx.fillText(`[${nameScale(panel)}]`, box.x + wide, top)
+  ctx.fillText(scale, box.x + wide, top)
   const hits = []
   for (const { line, at, row, width } of legendLayout.items) {
     const x = box.x + at

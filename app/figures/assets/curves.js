@@ -23,7 +23,8 @@ const CORNER = 26 // width of the button at the top right
 const WHOLE_NUMBERS_FROM = 20 // from this width, the limits of a window are whole numbers, as in page_state.py
 const LINKED = "emtc-lab-linked" // event: the window or the cursor of a linked chart has changed
 const SMOOTHING = "emtc-lab-smoothing" // event: the slider of the page has changed (smoothing.js)
-const STRONG = "emtc-lab-strong" // event: a legend of the page highlights a line
+const STRONG = "emtc-lab-strong" // event: the list of runs highlights a line (run_list.js)
+const HIDDEN = "emtc-lab-hidden" // event: the list of runs hides or shows a line
 const TIP_GAP = 16 // pixels between the pointer and the tooltip
 
 export default function curves({ data, parentElement, setTriggerValue }) {
@@ -32,6 +33,7 @@ export default function curves({ data, parentElement, setTriggerValue }) {
   self.send = setTriggerValue
   self.observer.observe(root)
   document.addEventListener(STRONG, self.onHighlight)
+  document.addEventListener(HIDDEN, self.onHidden)
   document.addEventListener(LINKED, self.onLinkedChange)
   document.addEventListener(SMOOTHING, self.onSmoothing)
   const given = JSON.stringify(data.window || null)
@@ -42,6 +44,9 @@ export default function curves({ data, parentElement, setTriggerValue }) {
   }
   if (data.smoothing !== self.givenSmoothing) self.smoothing = self.givenSmoothing = data.smoothing
   self.data = data
+  // the page has left out these lines: draw them when the data contain them again
+  const names = new Set(data.panels.flatMap((panel) => panel.lines.map((line) => line.name)))
+  for (const name of self.hidden) if (!names.has(name)) self.hidden.delete(name)
   self.panels = smoothPanels(data.panels, self.smoothing)
   root.setAttribute("aria-label", data.alt)
   nameButton(root.querySelector(".enlarge"), data.opens ? "Enlarge" : "Full screen")
@@ -49,6 +54,7 @@ export default function curves({ data, parentElement, setTriggerValue }) {
   return () => {
     self.observer.disconnect()
     document.removeEventListener(STRONG, self.onHighlight)
+    document.removeEventListener(HIDDEN, self.onHidden)
     document.removeEventListener(LINKED, self.onLinkedChange)
     document.removeEventListener(SMOOTHING, self.onSmoothing)
   }
@@ -63,6 +69,7 @@ function create(root) {
   self.isShown = () => root.isConnected // false when another page was opened
   self.observer = new ResizeObserver(() => self.data && self.draw())
   self.onHighlight = ({ detail }) => highlight(self, detail)
+  self.onHidden = ({ detail }) => setHidden(self, detail)
   self.onLinkedChange = ({ detail }) => follow(self, detail)
   self.onSmoothing = ({ detail }) => setSmoothing(self, detail)
   listen(self, root, canvas, tip)
@@ -89,6 +96,13 @@ function toggleFullscreen(root) {
 function highlight(self, name) {
   if (name === self.strong || !self.data) return
   self.strong = name
+  self.draw()
+}
+
+function setHidden(self, { name, isHidden }) {
+  if (!self.data || !self.panels.some((panel) => panel.lines.some((line) => isNamed(line, name)))) return
+  if (isHidden) self.hidden.add(name)
+  else self.hidden.delete(name)
   self.draw()
 }
 
@@ -360,13 +374,16 @@ function listShownLines({ panel }, { hidden }) {
   return panel.lines.filter((line) => !isHidden(line, hidden) && !line.faint)
 }
 
-// Name of the line that is nearest to the pointer, in the panel below the pointer; null outside of the panels.
+// Name of the line that is nearest to the pointer, in the panel below the pointer; null outside of the panels. A single
+// line is not highlighted, unless its band appears with the highlight.
 function findNearestLine(self, x, y) {
   const place = self.boxes.find(({ box }) => y >= box.y - 4 && y <= box.y + box.height + 4)
   if (!place) return null
+  const lines = listShownLines(place, self)
+  if (lines.length < 2 && self.data.bands !== "pointed") return null
   let nearest = null
   let least = Infinity
-  for (const line of listShownLines(place, self)) {
+  for (const line of lines) {
     const i = indexAt(line, self.hover, place.sx)
     const distance = i < 0 || !finite(line.y[i]) ? Infinity : Math.abs(place.sy(line.y[i]) - y)
     if (distance < least) [nearest, least] = [line.name, distance]
@@ -383,12 +400,17 @@ function highlightNext(self, step) {
   notifyLinkedCharts(self)
 }
 
-// Place the tooltip at the right or left of the pointer, inside of the chart and of the window of the browser.
+// Place the tooltip at the right or left of the pointer, inside of the chart and of the window of the browser. On a
+// chart that is too narrow for this, place it below the pointer, or above it if there is not enough space.
 function placeTip(tip, { x, y, frame }) {
-  const left = x > frame.width / 2 ? x - tip.offsetWidth - TIP_GAP : x + TIP_GAP
-  const lowest = Math.min(frame.height, innerHeight - frame.top) - tip.offsetHeight - 8
-  tip.style.left = `${Math.max(0, Math.min(left, frame.width - tip.offsetWidth))}px`
-  tip.style.top = `${Math.max(8, Math.min(y - 20, lowest))}px`
+  const [width, height] = [tip.offsetWidth, tip.offsetHeight]
+  const left = x > frame.width / 2 ? x - width - TIP_GAP : x + TIP_GAP
+  const isBeside = left >= 0 && left + width <= frame.width
+  const lowest = Math.min(frame.height, innerHeight - frame.top) - height - 8
+  const below = y + 2 * TIP_GAP
+  const top = below + height < innerHeight - frame.top ? below : y - height - 2 * TIP_GAP
+  tip.style.left = `${Math.max(0, Math.min(left, frame.width - width))}px`
+  tip.style.top = `${isBeside ? Math.max(8, Math.min(y - 20, lowest)) : top}px`
 }
 
 function hitAt(self, x, y) {

@@ -1,4 +1,4 @@
-// Needs common.js. A list of groups of runs, each with the sample of its line and a button that hides or shows its
+// Needs line_marker.js. A list of groups of runs, each with the sample of its line and a button that hides or shows its
 // lines. A group can be unfolded to its runs. The pointer or the focus on a row highlights its line in all charts.
 //
 // A press on an eye changes the list and hides the lines of the charts at once. The server then sends the new data.

@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from app.figures.theme import Marker, Mode, get_theme_colors, make_text_color
+from app.figures.color_math import make_text_color
+from app.figures.theme import Marker, Mode, get_theme_colors
 
 Values = NDArray[np.float64]
 MAX_BAND_OPACITY = 0.2

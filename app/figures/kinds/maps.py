@@ -26,13 +26,16 @@ def compute_color_limits(values: NDArray[np.floating], quantity: NodeQuantity) -
 
     Points with the value `quantity.no_effect` are gray, so they do not count. If nearly all points have one value, both
     quantiles are equal and the scale would have length 0. In this case the quantiles of the other values are included.
-    The limits of a logarithmic scale are positive.
+    The limits of a logarithmic scale are positive. For counts on a logarithmic scale, such as visits, they are the
+    minimum and the maximum, because few nodes have most of the visits.
     """
     finite = values[np.isfinite(values) & (values != quantity.no_effect)]
     if quantity.is_log:
         finite = finite[finite > 0]
     if quantity.is_binary or not len(finite):
         return 0.1 if quantity.is_log else 0.0, 1.0
+    if has_full_range(quantity):
+        return float(finite.min()), float(finite.max())
     low, high = np.quantile(finite, (0.01, 0.99))
     other_values = finite[finite != low]
     if low == high and len(other_values):
@@ -40,6 +43,18 @@ def compute_color_limits(values: NDArray[np.floating], quantity: NodeQuantity) -
         low = min(low, other_low)
         high = max(high, other_high)
     return float(low), float(high)
+
+
+def has_full_range(quantity: NodeQuantity) -> bool:
+    """Return whether the color scale of a quantity contains all values: the counts on a logarithmic scale."""
+    return quantity.is_log and quantity.is_integer
+
+
+def describe_color_limits(quantity: NodeQuantity) -> str:
+    """Name the values at the ends of the color scale of a quantity; empty for a quantity with the values yes and no."""
+    if quantity.is_binary:
+        return ""
+    return "minimum to maximum" if has_full_range(quantity) else "1 % to 99 % quantile"
 
 
 @dataclass(frozen=True)
@@ -81,12 +96,12 @@ class Cloud:
 
     @property
     def low(self) -> float:
-        """Value at the lower end of the scale (1 % quantile)."""
+        """Value at the lower end of the scale (`compute_color_limits`)."""
         return compute_color_limits(self.value, self.quantity)[0]
 
     @property
     def high(self) -> float:
-        """Value at the upper end of the scale (99 % quantile)."""
+        """Value at the upper end of the scale (`compute_color_limits`)."""
         return compute_color_limits(self.value, self.quantity)[1]
 
     @property

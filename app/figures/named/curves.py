@@ -16,6 +16,7 @@ from app.analysis.aggregates import Aggregation, explain_small_samples, interpol
 from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
 from app.analysis.curves import (
     DAGGER,
+    ComparedRun,
     Curves,
     ExcludedRun,
     RunTables,
@@ -27,6 +28,7 @@ from app.analysis.curves import (
     smooth_curves,
 )
 from app.analysis.finals import get_eval_episodes, make_curve_scale
+from app.analysis.format import format_run_count
 from app.analysis.identical_runs import describe_identical_runs
 from app.analysis.intervals import CENTER_NAMES
 from app.analysis.published import list_published_maps, tabulate_with_published
@@ -94,7 +96,7 @@ def _read_axes(value: Any) -> str:
     return axes
 
 
-def _read_methods(value: Any) -> tuple[str, ...]:
+def _read_names(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(map(str, value))
 
 
@@ -154,11 +156,11 @@ class QuantityOptions(Options):
 class LearningCurveOptions(StyleOptions, QuantityOptions, WindowOptions, CurveOptions):
     """Options of the learning curves."""
 
-    hidden_methods: Annotated[
+    hidden_names: Annotated[
         tuple[str, ...],
         Field(alias="hide"),
-        convert_with(_read_methods),
-        Option(rule="a method, or a list of methods, that is not drawn"),
+        convert_with(_read_names),
+        Option(rule="a method or the id of a run, or a list of them, that is not drawn"),
     ] = ()
 
 
@@ -267,7 +269,7 @@ def draw_comparison(
 
 def style_comparison(curves: Curves) -> dict[str, Style]:
     """Return the style of each method. It is the same on every page, and does not change if other lines are hidden."""
-    variants = (*(group.variant for group in curves.by_variant), *curves.hidden)
+    variants = (*(group.variant for group in curves.by_variant), *(run.variant for run in curves.hidden))
     return make_styles({variant.method: variant.style_key for variant in variants})
 
 
@@ -361,10 +363,14 @@ def _draw_seeds(group: Curves, name: str, style: Style) -> list[Line]:
     lines = []
     for run in group.runs:
         points = group.get_points(run.id)
-        seed_name = f"{group.variant.method}, {run.id}"
-        line = Line(seed_name, style.color, points.x, points.value, width=1.0, faint=True, group=name)
+        line = Line(name_seed_line(run), style.color, points.x, points.value, width=1.0, faint=True, group=name)
         lines.append(replace(line, statistic="one seed", n=1))
     return lines
+
+
+def name_seed_line(run: ComparedRun) -> str:
+    """Name the line of one run, which is drawn with the option `each`."""
+    return f"{run.variant.method}, {run.id}"
 
 
 def _list_notes(curves: Curves) -> list[str]:
@@ -429,12 +435,14 @@ def _draw_learning_curves(tables: RunTables, options: LearningCurveOptions) -> C
     if is_rate_ignored:
         rule = f"has no effect, because quantity = {key} is drawn"
         raise ConfigError(rule, key="rate", value=options.rate, hint="Remove one of the two.")
+    curves = _read_drawn_curves(tables, options, key).hide(options.hidden_names)
     return draw_comparison(
-        _read_drawn_curves(tables, options, key).hide(options.hidden_methods),
+        curves,
         options.aggregation,
         per_seed=options.per_seed,
         smooth=options.smooth,
         log_axes=options.log_axes,
+        note=f"Hidden: {format_run_count(len(curves.hidden))}." if curves.hidden else "",
     )
 
 
@@ -541,7 +549,7 @@ TABLES = (
         "win-rates", _tabulate_win_rates, read_run_tables, SeedResultOptions,
         section=PageSection("compare", "Win rates"),
     ),
-    TableKind("falls", _tabulate_falls, read_run_tables, FallOptions, section=PageSection("compare", "Win rates")),
+    TableKind("falls", _tabulate_falls, read_run_tables, FallOptions, section=PageSection("compare", "Falls")),
     TableKind("mu-w", _tabulate_mu_w, read_run_tables, MuWOptions, section=PageSection("compare", "μ̄_w")),
     TableKind(
         "published", _tabulate_published, read_run_tables, PublishedOptions,

@@ -338,7 +338,7 @@ def _make_finding_row(study: StudyFindings, finding: Finding) -> list[Cell | str
 
 def _limit_detectable(finding: Finding) -> float | str:
     """Return the smallest detectable difference; "> 1" for rates if it is above 1, which no difference can reach."""
-    value = finding.difference.detectable
+    value = finding.difference.detectable_difference
     return "> 1" if finding.measure.is_rate and value > 1 else value
 
 

@@ -24,7 +24,7 @@ from app.figures.named.memory_map import (
     name_path,
 )
 from app.figures.options import METHOD_NAMES, MethodOptions, Option, ProjectionMethod, convert_with, read_episodes
-from app.figures.theme import DELTA_MEM, WIN_RATE
+from app.figures.theme import DELTA_MEM_COLOR, WIN_RATE_COLOR
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.queries.episode_search import find_replayable_episodes
@@ -127,7 +127,7 @@ def make_strategy_divergence(runs: StoredRuns, options: DivergenceOptions) -> Ma
     coordinates = project_snapshot(db, snapshot.id, method=method, n=MAX_POINTS).coordinates
     panels = []
     traces = []
-    for episode, color in ((good, WIN_RATE), (bad, DELTA_MEM)):  # green and orange
+    for episode, color in ((good, WIN_RATE_COLOR), (bad, DELTA_MEM_COLOR)):  # green and orange
         label = name_path(episode)
         panels.append(_draw_panel(snapshot, sample, coordinates[sample], method, label))
         traces.append(make_trace(episode, snapshot, coordinates, color=color))

@@ -20,9 +20,9 @@ from app.analysis.samples import describe_nodes, explain_sample
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, compute_node_values, has_coordinates
 from app.figures.figure import FigureKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.kinds.maps import Cloud, Trace
+from app.figures.kinds.maps import Cloud, Trace, describe_color_limits
 from app.figures.options import METHOD_NAMES, MethodOptions, Option, convert_with, list_choices, read_episodes
-from app.figures.theme import BETA, DELTA_MEM, NEUTRAL, VIRIDIS, WIN_RATE
+from app.figures.theme import BETA_COLOR, DELTA_MEM_COLOR, NEUTRAL_COLOR, VIRIDIS, WIN_RATE_COLOR
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.queries.episodes import Trajectory, get_trajectory
@@ -224,8 +224,8 @@ def draw_selection(
     for key in SELECTION_QUANTITIES:
         quantity = NODE_QUANTITIES[key]
         values = compute_node_values(snapshot, key)
-        selected_line = _draw_quantiles("selected", BETA, values[selected_on_map], width=2.4)
-        rest_line = _draw_quantiles("rest", NEUTRAL, values[rest_on_map], width=1.6)
+        selected_line = _draw_quantiles("selected", BETA_COLOR, values[selected_on_map], width=2.4)
+        rest_line = _draw_quantiles("rest", NEUTRAL_COLOR, values[rest_on_map], width=1.6)
         panels.append(Panel(quantity.name, quantity.unit, (selected_line, rest_line)))
     caption = (
         f"{int(selected_on_map.sum()):,} of {int(on_map.sum()):,} nodes selected on the map of {run} "
@@ -272,7 +272,7 @@ def make_traces(
     traces = []
     for episode in episodes:
         is_green = episode is best and not is_single_loss
-        color = WIN_RATE if is_green else DELTA_MEM  # green or orange
+        color = WIN_RATE_COLOR if is_green else DELTA_MEM_COLOR  # green or orange
         traces.append(make_trace(episode, snapshot, coordinates, color=color))
     return tuple(traces)
 
@@ -411,11 +411,17 @@ def _draw_atlas(nodes: MapNodes, options: AtlasOptions) -> Cloud:
         y_label=nodes.points.y_label,
         quantity=options.color,
         title=options.title or nodes.title,
-        caption=options.caption or nodes.caption,
+        caption=options.caption or f"{nodes.caption}{_describe_colors(options.color)}",
         all_quantities=nodes.all_quantities,
         colors=options.color_scale,
     )
     return replace(cloud, traces=nodes.traces)
+
+
+def _describe_colors(quantity_key: str) -> str:
+    """Make the sentence about the ends of the color scale for a caption; empty for a quantity with yes and no."""
+    limits = describe_color_limits(NODE_QUANTITIES[quantity_key])
+    return f" Color scale: {limits}." if limits else ""
 
 
 def _read_selected(db: Database, rows: Sequence[RunRow], options: MapOptions) -> SelectedNodes:

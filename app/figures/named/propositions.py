@@ -13,7 +13,7 @@ from app.analysis.format import format_number, format_percent
 from app.figures.figure import FigureKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.options import Options
-from app.figures.theme import BETA, DELTA_MEM, LOSS, OKABE_ITO, RETURN
+from app.figures.theme import BETA_COLOR, DELTA_MEM_COLOR, LOSS_COLOR, OKABE_ITO, RETURN_COLOR
 from emtc_core.gate.propositions import (
     Behavior,
     Proposition1,
@@ -79,14 +79,14 @@ def draw_proposition_1(result: Proposition1, options: Options | None = None) -> 
     diagonal = np.linspace(0.0, max(x_max, 1e-6), 200)
     diagonal_line = Line(
         "Δ_mem = Δ_opt, band ±α",
-        LOSS,
+        LOSS_COLOR,
         x=diagonal,
         y=diagonal,
         low=np.maximum(diagonal - result.alpha, 0.0),
         high=diagonal + result.alpha,
         width=1.2,
     )
-    points = Line("one transition", DELTA_MEM, x, result.delta_mem[order], markers=True, width=0.0)
+    points = Line("one transition", DELTA_MEM_COLOR, x, result.delta_mem[order], markers=True, width=0.0)
     inside = format_percent(result.share_inside, 1)
     alpha = format_number(result.alpha)
     caption = (
@@ -129,11 +129,11 @@ def draw_proposition_2(comparisons: GradientComparisons, options: Options | None
     unclamped, clamped, random_actions = comparisons
     gradients = (
         _make_line("optimal actions, Eq. 11", OKABE_ITO[2], unclamped, unclamped.gradient_error),
-        _make_line("the same with EMU's clamp", RETURN, clamped, clamped.gradient_error, dash=(7, 4)),
+        _make_line("the same with EMU's clamp", RETURN_COLOR, clamped, clamped.gradient_error, dash=(7, 4)),
         _make_line("random actions, Eq. 11", OKABE_ITO[5], random_actions, random_actions.gradient_error, dash=(2, 3)),
     )
     gates = (
-        _make_line("optimal actions", BETA, unclamped, unclamped.beta_mean),
+        _make_line("optimal actions", BETA_COLOR, unclamped, unclamped.beta_mean),
         _make_line("random actions", OKABE_ITO[5], random_actions, random_actions.beta_mean, dash=(2, 3)),
     )
     caption = (

@@ -16,7 +16,7 @@ from app.analysis.episodes import draw_scene, name_episode
 from app.figures.figure import FigureKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.options import Option, Options
-from app.figures.theme import AGENTS, BETA, DELTA_MEM, H_VALUE, OPPONENTS, RETURN
+from app.figures.theme import AGENT_COLOR, BETA_COLOR, DELTA_MEM_COLOR, H_VALUE_COLOR, OPPONENT_COLOR, RETURN_COLOR
 from emtc_core.envs.scene import Scene
 from emtc_core.errors import ConfigError
 from storage.engine import Database
@@ -85,10 +85,10 @@ def draw_trajectory(
 ) -> Chart:
     """Draw the values of each transition of an episode, shape [T]. A quantity without any value has no panel."""
     quantities = (
-        (delta_mem, DELTA_MEM, Panel("Δ_mem", "return", (), from_zero=True)),
-        (beta, BETA, Panel("β", "fraction", (), range=_FRACTION_RANGE)),
-        (h, H_VALUE, Panel("H", "return", ())),
-        (reward, RETURN, Panel("reward", "return", ())),
+        (delta_mem, DELTA_MEM_COLOR, Panel("Δ_mem", "return", (), from_zero=True)),
+        (beta, BETA_COLOR, Panel("β", "fraction", (), range=_FRACTION_RANGE)),
+        (h, H_VALUE_COLOR, Panel("H", "return", ())),
+        (reward, RETURN_COLOR, Panel("reward", "return", ())),
     )
     panels: list[Panel] = []
     n_steps = 0
@@ -160,7 +160,7 @@ def _add_health(chart: Chart, scene: Scene | None) -> Chart:
         return chart
     t = np.arange(len(scene.health) - 1, dtype=np.float64)  # without the state after the last action
     lines = []
-    for team, (name, color) in enumerate((("agents", AGENTS), ("opponents", OPPONENTS))):
+    for team, (name, color) in enumerate((("agents", AGENT_COLOR), ("opponents", OPPONENT_COLOR))):
         is_member = scene.team == team
         if is_member.any():
             mean_health = scene.health[:-1, is_member].mean(axis=1, dtype=np.float64)

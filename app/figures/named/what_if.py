@@ -15,7 +15,7 @@ import numpy as np
 
 from app.analysis.tables import Column, Table, make_table
 from app.analysis.what_if import (
-    MOST_TRANSITIONS,
+    DEFAULT_MAX_TRANSITIONS,
     ComparedSet,
     Lookup,
     Successor,
@@ -26,14 +26,14 @@ from app.analysis.what_if import (
     evaluate_what_if,
     explain_tau,
     merge_nodes,
-    read_gate_rules,
-    read_stream,
+    read_gate_settings,
+    read_recorded_transitions,
 )
 from app.figures.figure import FigureKind, StoredRuns, TableKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel, Values
 from app.figures.named.memory_map import MapOptions, compute_coordinates, get_selected_snapshot, read_selection
 from app.figures.options import Option, Options
-from app.figures.theme import BETA, DELTA_MEM
+from app.figures.theme import BETA_COLOR, DELTA_MEM_COLOR
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import CLOSED_BELOW
 from storage.engine import Database
@@ -133,17 +133,17 @@ def draw_what_if(result: WhatIfResult, *, run: str, env_step: int) -> Chart:
     panels = []
     for compared in result.sets:
         recorded, recomputed = compared.recorded, compared.recomputed
-        beta = _draw_sorted(recorded.beta, recomputed.beta, BETA, x, descending=False)
+        beta = _draw_sorted(recorded.beta, recomputed.beta, BETA_COLOR, x, descending=False)
         panels.append(Panel(f"β of {compared.name}", "fraction", beta, range=(-0.03, 1.03)))
         has_new_errors = recomputed.delta_mem is not recorded.delta_mem  # a change of τ alone keeps the array
         if has_new_errors:
-            error = _draw_sorted(recorded.delta_mem, recomputed.delta_mem, DELTA_MEM, x, descending=True)
+            error = _draw_sorted(recorded.delta_mem, recomputed.delta_mem, DELTA_MEM_COLOR, x, descending=True)
             panels.append(Panel(f"Δ_mem of {compared.name}", "return", error, from_zero=True))
     caption = (
         f"{describe_change(result)} Dashed: recorded; solid: recomputed from the recorded data with the same "
         f"functions. Each curve is sorted separately. Beyond {100 * x_max:.3g} %, Δ_mem is at most "
         f"{100 * _NEGLIGIBLE:.0f} % of its maximum and β is within {100 * _NEGLIGIBLE:.0f} % of 1. "
-        f"Snapshot at env step {env_step:,}: {result.nodes:,} nodes, {result.nodes_after:,} recomputed. "
+        f"Snapshot at env step {env_step:,}: {result.n_nodes:,} nodes, {result.n_nodes_after:,} recomputed. "
         f"{result.sample} {explain_tau(result)}"
     ).rstrip()
     names = " and ".join(compared.name for compared in result.sets)
@@ -214,12 +214,12 @@ def _find_x_range(compared: ComparedSet) -> float:
 def _read_what_if(db: Database, rows: Sequence[RunRow], options: WhatIfOptions) -> RecomputedGate:
     run = get_single_run("what-if", rows)
     snapshot = get_selected_snapshot(db, run, options)
-    rules = read_gate_rules(run.config)
+    rules = read_gate_settings(run.config)
     if not options.model_fields_set.intersection(_GATE_OPTIONS):
         hint = "Set one of them, for example with --set tau_factor=0.5."
         raise ConfigError(f"needs a change of the gate: {', '.join(_GATE_OPTIONS)}", key="what-if", hint=hint)
     settings = WhatIfSettings(**options.model_dump(include=set(_GATE_OPTIONS)))
-    stream = read_stream(db, run.id, rules, until=snapshot.env_step)
+    stream = read_recorded_transitions(db, run.id, rules, until=snapshot.env_step)
     factor = settings.delta_factor
     merged = None if factor is None else merge_nodes(snapshot, rules, factor)
     selected_rows = None
@@ -269,13 +269,13 @@ def _recompute_run(db: Database, run: RunRow) -> ComparedSet | None:
 
     H of a transition is looked up in the first snapshot after it.
     """
-    rules = read_gate_rules(run.config)
+    rules = read_gate_settings(run.config)
     previous_step = 0
     parts: list[ComparedSet] = []
     for snapshot_id in list_snapshots(db, run.id)["id"]:
         snapshot = get_snapshot(db, int(snapshot_id))
-        limit = min(MOST_TRANSITIONS, snapshot.env_step - previous_step)
-        stream = read_stream(db, run.id, rules, until=snapshot.env_step, limit=limit)
+        limit = min(DEFAULT_MAX_TRANSITIONS, snapshot.env_step - previous_step)
+        stream = read_recorded_transitions(db, run.id, rules, until=snapshot.env_step, limit=limit)
         if len(stream.beta):
             parts.append(evaluate_what_if(snapshot, stream, rules, WhatIfSettings()).sets[0])
         previous_step = snapshot.env_step

@@ -13,7 +13,8 @@ from app.figures.image_options import DEFAULT_IMAGE_OPTIONS, ImageOptions, repla
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
 from app.figures.kinds.maps import Cloud, Heatmap, Maps
-from app.figures.theme import Mode, replace_unprintable
+from app.figures.mathtext import replace_unprintable
+from app.figures.theme import Mode
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -21,9 +21,11 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from app.figures.color_math import make_text_color
 from app.figures.image_options import LineNames
 from app.figures.kinds.chart import Chart, LegendKey, Line, Panel, Values
-from app.figures.theme import Marker, format_mathtext, make_text_color, replace_unprintable
+from app.figures.mathtext import format_mathtext, replace_unprintable
+from app.figures.theme import Marker
 
 _POINT = 1 / 72
 """One typographic point in inches."""

@@ -22,9 +22,10 @@ from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from plotly.subplots import make_subplots
 
-from app.figures.kinds.maps import Cloud, Grid, Heatmap, Maps, Trace
+from app.figures.kinds.maps import Cloud, Grid, Heatmap, Maps, Trace, has_full_range
+from app.figures.mathtext import format_mathtext
 from app.figures.render.lines_view import set_round_ticks, set_title, spread, wrap_text
-from app.figures.theme import NEUTRAL, format_mathtext
+from app.figures.theme import NEUTRAL_COLOR
 
 _CELL_INCHES = 0.62
 """Width and height of a cell of a heat map."""
@@ -77,8 +78,14 @@ def draw_cloud(cloud: Cloud, width: float, *, has_title: bool = True) -> Figure:
 
 
 def add_color_bar(figure: Figure, color_scale: ScalarMappable, axes: Sequence[Axes], cloud: Cloud) -> None:
-    """Draw the color bar of the quantity of a cloud at the right of the axes."""
-    bar = figure.colorbar(color_scale, ax=list(axes), label=format_mathtext(cloud.scale_label))
+    """Draw the color bar of the quantity of a cloud at the right of the axes.
+
+    Arrows at its ends mean that values beyond the ends have the colors of the ends.
+    """
+    is_cut = not cloud.quantity.is_binary and not has_full_range(cloud.quantity)
+    bar = figure.colorbar(
+        color_scale, ax=list(axes), label=format_mathtext(cloud.scale_label), extend="both" if is_cut else "neither"
+    )
     set_round_ticks(bar.ax.yaxis, 6)
 
 
@@ -100,7 +107,9 @@ def draw_points(ax: Axes, cloud: Cloud, color_scale: ScalarMappable, *, area: fl
     colored_area = area
     if no_effect is not None:
         gray = cloud.value == no_effect
-        ax.scatter(cloud.x[gray], cloud.y[gray], color=NEUTRAL, s=area / 2, linewidths=0, alpha=alpha, rasterized=True)
+        ax.scatter(
+            cloud.x[gray], cloud.y[gray], color=NEUTRAL_COLOR, s=area / 2, linewidths=0, alpha=alpha, rasterized=True
+        )
         colored_area = 2 * area
     ax.scatter(
         cloud.x[colored], cloud.y[colored], c=cloud.value[colored], s=colored_area,
@@ -271,7 +280,7 @@ def plot_points(cloud: Cloud, low: float, high: float, *, has_scale: bool, opaci
     }
     groups = [(colored, marker)]
     if no_effect is not None:
-        groups.insert(0, (value == no_effect, {"size": 3, "color": NEUTRAL, "opacity": opacity}))
+        groups.insert(0, (value == no_effect, {"size": 3, "color": NEUTRAL_COLOR, "opacity": opacity}))
     for rows, style in groups:
         layers.append(
             go.Scattergl(

@@ -24,8 +24,8 @@ from emtc_core.envs.registry import get_default_map
 from emtc_core.errors import ConfigError, Fault
 from emtc_core.plugins import list_names
 
-Leaf = bool | int | float | str
-"""Type of the value of a setting."""
+SettingValue = bool | int | float | str
+"""Type of the value of one setting."""
 StudyFigure = Literal["lambda-heatmap", "tau-study", "augmentation", "delta-embedder", "ablation", "learning-curves"]
 MAX_SEEDS = 100
 _MAX_FAULTS = 20
@@ -50,11 +50,12 @@ _LIST_RULES = {
     "grid": "tables of lists that are not empty",
 }
 """Key of a sweep file whose value is a list → rule in error messages."""
-Texts = Annotated[tuple[str, ...], Field(min_length=1)]
-_FLAT = BeforeValidator(lambda value: flatten_tree(value) if isinstance(value, Mapping) else value)
-"""Turns nested tables into dotted keys."""
-_FLAT_RANGES = BeforeValidator(lambda value: _flatten_ranges(value) if isinstance(value, Mapping) else value)
-"""Turns nested tables into dotted keys, and keeps the tables of ranges."""
+NonEmptyValues = Annotated[tuple[SettingValue, ...], Field(min_length=1)]
+NonEmptyTexts = Annotated[tuple[str, ...], Field(min_length=1)]
+_FLATTEN_TABLES = BeforeValidator(lambda value: flatten_tree(value) if isinstance(value, Mapping) else value)
+"""Validator that turns nested tables into dotted keys: {gate: {enabled: false}} becomes {"gate.enabled": false}."""
+_FLATTEN_RANGES = BeforeValidator(lambda value: _flatten_ranges(value) if isinstance(value, Mapping) else value)
+"""The same, but a table with the keys low and high is a `Range` and is not changed."""
 
 
 class Range(ConfigSection):
@@ -83,7 +84,7 @@ class RandomSearch(ConfigSection):
     """Number of samples."""
     seed: Annotated[int, Field(ge=0, le=LARGEST)] = 0
     """Random seed of the samples."""
-    ranges: Annotated[dict[str, Range | tuple[Leaf, ...]], Field(min_length=1), _FLAT_RANGES]
+    ranges: Annotated[dict[str, Range | tuple[SettingValue, ...]], Field(min_length=1), _FLATTEN_RANGES]
     """Setting → { low, high, log } or a list to choose from."""
 
 
@@ -106,7 +107,7 @@ class OptunaSearch(ConfigSection):
     """Env steps before a trial can be pruned; 0 means one interval."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Random seed of the sampler."""
-    space: Annotated[dict[str, Range | tuple[Leaf, ...]], Field(min_length=1, max_length=50), _FLAT_RANGES]
+    space: Annotated[dict[str, Range | tuple[SettingValue, ...]], Field(min_length=1, max_length=50), _FLATTEN_RANGES]
     """Setting → { low, high, log } or a list to choose from."""
 
 
@@ -119,7 +120,7 @@ class SweepVariant(ConfigSection):
     """Algorithm instead of the file's."""
     preset: PresetName | None = None
     """Preset instead of the file's."""
-    changes: Annotated[dict[str, Leaf], Field(alias="set", default_factory=dict), _FLAT]
+    changes: Annotated[dict[str, SettingValue], Field(alias="set", default_factory=dict), _FLATTEN_TABLES]
     """Setting → value."""
 
 
@@ -134,9 +135,9 @@ class SweepFile(ConfigSection):
     """The figure that shows the sweep."""
     env: str = "skirmish"
     """Environment."""
-    map: Texts = ("3m",)
+    map: NonEmptyTexts = ("3m",)
     """Maps, one or a list."""
-    algo: Texts = ("emtc-qplex",)
+    algo: NonEmptyTexts = ("emtc-qplex",)
     """Algorithms, one or a list."""
     preset: PresetName = "paper"
     """Preset with the values of all other settings."""
@@ -144,9 +145,9 @@ class SweepFile(ConfigSection):
     """Training length of each run; unset means the default of the task [env steps]."""
     seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(min_length=1, max_length=MAX_SEEDS)]
     """A list of seeds, or their number: 3 means 1, 2, 3."""
-    common: Annotated[dict[str, Leaf], Field(alias="set", default_factory=dict), _FLAT]
+    common: Annotated[dict[str, SettingValue], Field(alias="set", default_factory=dict), _FLATTEN_TABLES]
     """Setting → value for all runs."""
-    grid: Annotated[dict[str, Annotated[tuple[Leaf, ...], Field(min_length=1)]], Field(default_factory=dict), _FLAT]
+    grid: Annotated[dict[str, NonEmptyValues], Field(default_factory=dict), _FLATTEN_TABLES]
     """Setting → values. All combinations are trained."""
     variant: tuple[SweepVariant, ...] = ()
     """Named sets of settings. Each is combined with the grid."""
@@ -240,7 +241,7 @@ def change_settings(file: SweepFile, settings: Sequence[str] = (), *, steps: int
 
     Args:
         file: The sweep file.
-        settings: Texts "key=value", as `emtc train --set` takes them.
+        settings: NonEmptyTexts "key=value", as `emtc train --set` takes them.
         steps: Training length of each run [env steps].
 
     Raises:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from app.analysis.quantities import EVALUATION_QUANTITIES
 from app.analysis.settings import name_algo, write_value
 from app.jobs import launch_request
-from app.jobs.sweeps.file import Leaf, OptunaSearch, Range, SweepFile
+from app.jobs.sweeps.file import OptunaSearch, Range, SettingValue, SweepFile
 from emtc_core.config.base import convert_errors
 from emtc_core.config.resolve import Value, describe_fields, flatten, resolve, suggest
 from emtc_core.config.run import RunConfig
@@ -34,13 +34,13 @@ _MAX_FAULTS = 20
 
 
 @dataclass(frozen=True)
-class Combination:
-    """A cell of the sweep: one combination of the values that vary, without a seed."""
+class SweepCell:
+    """One combination of the values that vary in a sweep, without a seed."""
 
     map: str
     algo: str
     variant: str | None
-    changes: Mapping[str, Leaf]
+    changes: Mapping[str, SettingValue]
     """Setting → value, including the settings of the variant."""
     label: str
     """Name of the cell in the sweep, such as "3m, lam = 0.1"; empty if nothing varies."""
@@ -52,7 +52,7 @@ class Combination:
 class SweepRun:
     """One run of a plan."""
 
-    cell: Combination
+    cell: SweepCell
     seed: int
     config: RunConfig
     key: str
@@ -186,7 +186,7 @@ def plan_algorithms(config: RunConfig, algos: Sequence[str], seeds: Sequence[int
         raise ConfigError(*convert_errors(exc)) from exc
 
 
-def plan_more_seeds(plan: Plan, number: int, settings: Mapping[str, Leaf], n_seeds: int) -> Plan:
+def plan_more_seeds(plan: Plan, number: int, settings: Mapping[str, SettingValue], n_seeds: int) -> Plan:
     """Plan a sweep that trains the settings of a trial with seeds that the search has not used.
 
     The search selected the trial for its result with the seed of the search, so this seed would favor it.
@@ -210,7 +210,7 @@ def plan_more_seeds(plan: Plan, number: int, settings: Mapping[str, Leaf], n_see
     return make_plan(SweepFile.model_validate(content))
 
 
-def make_trial(plan: Plan, number: int, settings: Mapping[str, Leaf]) -> SweepRun:
+def make_trial(plan: Plan, number: int, settings: Mapping[str, SettingValue]) -> SweepRun:
     """Make the run of one trial of a search.
 
     Args:
@@ -225,7 +225,7 @@ def make_trial(plan: Plan, number: int, settings: Mapping[str, Leaf]) -> SweepRu
     label = f"trial {number}"
     if settings:
         label = f"{label}, {_make_label(file, file.map[0], file.algo[0], None, settings)}"
-    cell = Combination(file.map[0], file.algo[0], None, dict(settings), label)
+    cell = SweepCell(file.map[0], file.algo[0], None, dict(settings), label)
     (config,) = _resolve_all(file, [cell])
     return SweepRun(cell, config.seed, config, trial_key(plan.id, number), f"{file.name} · {label}")
 
@@ -235,7 +235,7 @@ def trial_key(sweep_id: str, number: int) -> str:
     return f"{sweep_id}-trial-{number}"
 
 
-def convert_to_setting_type(key: str, value: Leaf) -> Leaf:
+def convert_to_setting_type(key: str, value: SettingValue) -> SettingValue:
     """Convert a number of a range to the type of its setting: 8.0 becomes 8 for an integer setting."""
     is_integer = isinstance(value, float) and value.is_integer() and is_integer_setting(key)
     return int(value) if is_integer else value
@@ -281,7 +281,7 @@ def _plan_trials(plan: Plan, search: OptunaSearch) -> Iterator[SweepRun]:
         yield replace(first, key=trial_key(plan.id, number), name=f"{plan.file.name} · {label}", cell=cell)
 
 
-def _resolve_all(file: SweepFile, cells: Iterable[Combination]) -> list[RunConfig]:
+def _resolve_all(file: SweepFile, cells: Iterable[SweepCell]) -> list[RunConfig]:
     configs: list[RunConfig] = []
     faults: list[Fault] = []
     for cell in cells:
@@ -306,9 +306,9 @@ def _resolve_all(file: SweepFile, cells: Iterable[Combination]) -> list[RunConfi
     return configs
 
 
-def _check_distinct(cells: list[Combination], configs: list[RunConfig]) -> None:
+def _check_distinct(cells: list[SweepCell], configs: list[RunConfig]) -> None:
     """Raise if two cells have the same configuration."""
-    first_cells: dict[str, Combination] = {}
+    first_cells: dict[str, SweepCell] = {}
     for cell, config in zip(cells, configs, strict=True):
         first = first_cells.setdefault(config.model_dump_json(), cell)
         if first is not cell:
@@ -316,14 +316,14 @@ def _check_distinct(cells: list[Combination], configs: list[RunConfig]) -> None:
             raise ConfigError(rule, key="sweep file", hint="Remove one of them.")
 
 
-def _make_run(plan: Plan, cell: Combination, config: RunConfig) -> SweepRun:
+def _make_run(plan: Plan, cell: SweepCell, config: RunConfig) -> SweepRun:
     content = {"map": cell.map, "algo": cell.algo, "set": dict(cell.changes), "variant": cell.variant}
     key = f"{plan.id}-{_digest(content)[:10]}-{config.seed}"
     parts = [plan.file.name, cell.label, f"seed {config.seed}"]
     return SweepRun(cell, config.seed, config, key, " · ".join(part for part in parts if part))
 
 
-def _list_cells(file: SweepFile) -> Iterator[Combination]:
+def _list_cells(file: SweepFile) -> Iterator[SweepCell]:
     """Combine maps, algorithms, variants, grid and samples. The algorithm of a variant replaces that of the file."""
     variants = file.variant or (None,)
     grid = [dict(zip(file.grid, values, strict=True)) for values in product(*file.grid.values())]
@@ -342,10 +342,10 @@ def _list_cells(file: SweepFile) -> Iterator[Combination]:
             varied = {**point, **sample}
             label = _make_label(file, map, algo, name, varied)
             preset = variant.preset if variant else None
-            yield Combination(map, algo, name, {**varied, **variant_settings}, label, preset)
+            yield SweepCell(map, algo, name, {**varied, **variant_settings}, label, preset)
 
 
-def _draw_samples(file: SweepFile) -> list[dict[str, Leaf]]:
+def _draw_samples(file: SweepFile) -> list[dict[str, SettingValue]]:
     if file.random is None:
         return [{}]
     rng = np.random.default_rng(file.random.seed)
@@ -353,7 +353,7 @@ def _draw_samples(file: SweepFile) -> list[dict[str, Leaf]]:
     return [{key: _draw(rng, ranges[key]) for key in sorted(ranges)} for _ in range(file.random.samples)]
 
 
-def _draw(rng: np.random.Generator, space: Range | tuple[Leaf, ...]) -> Leaf:
+def _draw(rng: np.random.Generator, space: Range | tuple[SettingValue, ...]) -> SettingValue:
     """Draw a value with four significant digits from a range, or one value of a list."""
     if isinstance(space, tuple):
         return space[int(rng.integers(len(space)))]

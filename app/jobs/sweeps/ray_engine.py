@@ -1,8 +1,9 @@
-"""The Ray engine: each task of a Ray cluster runs `emtc worker --once`.
+"""The Ray engine: train the runs of a sweep on a Ray cluster. Each task of the cluster runs `emtc worker --once`.
 
-Such a worker trains runs of one sweep until none waits.
-Workers claim runs in the database, so Ray does not know the runs. If a node fails, its runs get the status "lost" when
-their heartbeats are too old. New tasks on other nodes then resume them from their checkpoints.
+Such a worker trains runs of the sweep until none waits. To claim a run, it writes a token to the row of the run, so
+that no other worker trains it. Workers claim runs in the database, so Ray does not know the runs. If a node fails, its
+runs get the status "lost" when their heartbeats are too old. New tasks on other nodes then resume them from their
+checkpoints.
 """
 
 import math

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.analysis.settings import write_value
-from app.jobs.sweeps.file import Leaf, OptunaSearch, Range
+from app.jobs.sweeps.file import OptunaSearch, Range, SettingValue
 from app.jobs.sweeps.plan import is_integer_setting
 from emtc_core.errors import ConfigError, Fault
 from storage.engine import Database
@@ -122,7 +122,7 @@ class BestTrial:
     """Id of its run."""
     value: float
     """Final value of the metric that the search optimizes."""
-    settings: dict[str, Leaf]
+    settings: dict[str, SettingValue]
 
     @property
     def options(self) -> str:
@@ -195,12 +195,12 @@ def make_pruner(search: OptunaSearch, *, interval: int, steps: int) -> Any:
     return pruners.NopPruner()
 
 
-def suggest(trial: Trial, space: Mapping[str, Range | tuple[Leaf, ...]]) -> dict[str, Leaf]:
+def suggest(trial: Trial, space: Mapping[str, Range | tuple[SettingValue, ...]]) -> dict[str, SettingValue]:
     """Let Optuna choose a value for each setting. For a trial that already has a value, Optuna returns it again."""
     return {key: _suggest(trial, key, space[key]) for key in sorted(space)}
 
 
-def _suggest(trial: Trial, key: str, space: Range | tuple[Leaf, ...]) -> Leaf:
+def _suggest(trial: Trial, key: str, space: Range | tuple[SettingValue, ...]) -> SettingValue:
     if isinstance(space, tuple):
         return trial.suggest_categorical(key, list(space))
     if is_integer_setting(key):

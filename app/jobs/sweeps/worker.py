@@ -1,5 +1,6 @@
 """The worker loop: claims queued and lost runs of a database and trains several of them at the same time.
 
+To claim a run, a process writes its token (a random text) to the row of the run. Then no other process may train it.
 A run is lost if its trainer has ended without recording it. `emtc worker` runs the loop for all runs of a database,
 `emtc sweep` and a Ray task for the runs of one sweep. In a search, the loop also queues the next trials.
 
@@ -51,7 +52,7 @@ _IDLE_MESSAGE_S = 600.0
 
 
 class EligibilityCheck:
-    """Checks whether this machine can train claimed runs, and returns the others to the queue."""
+    """Checks whether this machine can train a claimed run. If it cannot, the run returns to the queue."""
 
     def __init__(self, db: Database, *, env_modules: Collection[str] = ()) -> None:
         """Check runs of this database.
@@ -65,7 +66,7 @@ class EligibilityCheck:
         self._reasons: dict[tuple[str, ...], str | None] = {}
         """Environment and devices of a configuration → why this machine cannot train it, or None."""
 
-    def reject(self, claim: ClaimedRun) -> str | None:
+    def requeue_if_unsuitable(self, claim: ClaimedRun) -> str | None:
         """Return a claimed run to the queue if this machine cannot train it.
 
         Returns:
@@ -76,7 +77,7 @@ class EligibilityCheck:
         """
         row = find_run(self._db, claim.run_id)
         try:
-            reason = self._find_missing_part(row.config) or self._find_missing_checkpoint(claim)
+            reason = self._explain_unsuitable_machine(row.config) or self._explain_missing_checkpoint(claim)
         except StorageError:  # the caller tries again at the next poll
             return_to_queue(self._db, claim.run_id, token=claim.token, is_launcher=True)
             raise
@@ -85,7 +86,7 @@ class EligibilityCheck:
         return_to_queue(self._db, claim.run_id, token=claim.token, is_launcher=True)
         return f"Run {claim.run_id} is left in the queue: {reason}"
 
-    def _find_missing_part(self, stored: Mapping[str, Any]) -> str | None:
+    def _explain_unsuitable_machine(self, stored: Mapping[str, Any]) -> str | None:
         """Return why this machine cannot train a configuration; results are cached."""
         try:
             config = config_from_stored(stored)
@@ -95,10 +96,10 @@ class EligibilityCheck:
         devices = (train.device, train.act_device, train.replay_device, config.memory.index_device)
         key = (config.env.model_dump_json(), *devices)
         if key not in self._reasons:
-            self._reasons[key] = self._find_obstacle(config)
+            self._reasons[key] = self._explain_not_startable(config)
         return self._reasons[key]
 
-    def _find_obstacle(self, config: RunConfig) -> str | None:
+    def _explain_not_startable(self, config: RunConfig) -> str | None:
         module = find_map_module(config.env)
         if module and module not in self._env_modules:
             return f"a worker imports its environment {config.env.map} only with --env-module {module}."
@@ -108,7 +109,7 @@ class EligibilityCheck:
             return str(exc)
         return None
 
-    def _find_missing_checkpoint(self, claim: ClaimedRun) -> str | None:
+    def _explain_missing_checkpoint(self, claim: ClaimedRun) -> str | None:
         """Return why this machine cannot read the checkpoints of a run. Another machine may have them."""
         if not claim.resume:
             return None
@@ -359,7 +360,7 @@ class WorkerLoop:
     def _claim_run(self) -> ClaimedRun | None:
         """Claim the next run that this machine can train. Others are left to other machines or marked as failed."""
         while (claim := self._claim_next()) is not None:
-            rejection = self._eligibility.reject(claim)
+            rejection = self._eligibility.requeue_if_unsuitable(claim)
             if rejection is not None:
                 self._rejected_ids.add(claim.run_id)
                 self._announce(rejection)
@@ -457,7 +458,7 @@ def run_sweep_here(
     *,
     jobs: int,
     n_runs: int,
-    trains: bool,
+    trains_runs: bool,
     leave: LeaveRequest,
     announce: Callable[[str], None],
     on_progress: Callable[[Sweep], None],
@@ -470,7 +471,8 @@ def run_sweep_here(
         sweep_id: The sweep.
         jobs: Number of parallel runs, over all workers.
         n_runs: Number of runs of the sweep.
-        trains: Whether this machine trains runs. Otherwise it only queues the trials of a search for other workers.
+        trains_runs: Whether this machine trains runs. Otherwise it only queues the trials of a search, and other
+            workers train them.
         leave: Ends the loop when a signal has arrived.
         announce: Called with messages for the user.
         on_progress: Called with the sweep at each poll.
@@ -482,7 +484,7 @@ def run_sweep_here(
     with open_search(db, sweep_id, jobs=jobs) if is_search else nullcontext() as search:
         loop = WorkerLoop(
             db,
-            jobs=jobs if trains else 0,
+            jobs=jobs if trains_runs else 0,
             leave=leave,
             announce=announce,
             sweep_id=sweep_id,

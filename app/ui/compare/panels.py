@@ -1,16 +1,17 @@
 """The Compare page below the selection of runs: curves, the tables and figures of the registry, settings, and runs.
 
 Each table and figure in `app.figures.named` names its page and its section. The sections of this page are tabs, so a
-new table or figure needs no change here. All panels share one legend. The URL contains the hidden lines. mu_w (μ̄_w) is
-the time average of a win rate. The win rate is that of greedy, robust or training episodes; auto selects one per task.
+new table or figure needs no change here. The list of runs (`run_groups`) is the legend of all panels. mu_w (μ̄_w) is the
+time average of a win rate. The win rate is that of greedy, robust or training episodes; auto selects one per task.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import pandas as pd
 import streamlit as st
-from streamlit.components.v2 import component
+from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.aggregates import MIN_IQM_SEEDS, compute_mu_w
 from app.analysis.curves import Curves, RunPoints, RunTables, read_curves
@@ -26,7 +27,7 @@ from app.analysis.finals import (
 from app.analysis.format import escape_markdown
 from app.analysis.intervals import CENTERS
 from app.analysis.provenance import describe_runs
-from app.analysis.published import PUBLISHED_WARNING
+from app.analysis.published import PUBLISHED_ENVIRONMENTS, PUBLISHED_WARNING
 from app.analysis.quantities import (
     AUTO,
     EVALUATION_QUANTITIES,
@@ -43,7 +44,6 @@ from app.analysis.quantities import (
 )
 from app.analysis.results import list_budgets, select_results
 from app.analysis.variants import group_variants, list_differences, list_run_code_warnings
-from app.figures.assets import read_asset, read_script
 from app.figures.curve_style import AXES
 from app.figures.figure import FigureKind, TableKind
 from app.figures.named.comparisons import ReferenceOptions
@@ -52,20 +52,20 @@ from app.figures.named.curves import (
     MuWOptions,
     list_mu_w_steps,
     read_finals,
-    style_comparison,
 )
 from app.figures.options import BudgetOptions, Options
 from app.figures.registry import draw_chart, find_figure, list_sections, write_command
 from app.ui import data, messages, view
-from app.ui.compare import run_choice
+from app.ui.compare import run_choice, run_groups
 from app.ui.compared import is_success_defined_by_return, list_recorded_metrics, read_compared_tables
-from app.ui.page_state import WINDOW, Choice, Choices
+from app.ui.page_state import WINDOW, Choice
 from app.ui.widgets import canvas, pin, reference_choice, result_table
 from app.ui.widgets.option_widget import OptionWidget
 from emtc_core.errors import ConfigError
 
 _PAGE: Final = "compare"
-_TABS: Final = ("Win rates", MU_W.title, "Statistics", "Settings that differ", "Published results", "Runs")
+_PUBLISHED: Final = "Published results"
+_TABS: Final = ("Win rates", "Falls", MU_W.title, "Statistics", "Settings that differ", _PUBLISHED, "Runs")
 """Tabs in their order. Other sections of the registry follow."""
 _LAZY_TABS: Final = ("Statistics",)
 """Tabs whose content is computed only while they are open, because it needs thousands of resamples."""
@@ -85,8 +85,6 @@ _SMOOTH: Final = OptionWidget(LearningCurveOptions, "smooth", _PAGE, kind="count
 _X_AXIS: Final = OptionWidget(LearningCurveOptions, "x_axis", _PAGE)
 _LOG_AXES: Final = OptionWidget(LearningCurveOptions, "log", _PAGE, kind="pills")
 _MU_W_STEPS: Final = OptionWidget(MuWOptions, "at", _PAGE, kind="text")
-_HIDDEN_METHODS: Final = Choices("hide", _PAGE, separator="")
-"""Keys of the hidden lines; the URL has one parameter for each. A method is a variant on all of its tasks: one line."""
 _RUN_COLUMNS: Final = (
     "variant", "map", "seed", "status", "episodes",
     *FINAL_NAMES.values(),
@@ -97,28 +95,41 @@ _SUCCESS_NOTE: Final = (
     "The environment decides which episodes are won. If the return decides the success, select the quantity "
     f"*{SUCCESS_RATE}* above."
 )
-_legend = component(
-    "emtc_lab_legend",
-    html='<div class="legend" role="group" aria-label="Lines"></div>',
-    css=read_asset("legend.css"),
-    js=read_script("legend.js"),
-)
 
 
-def show(run_ids: list[str]) -> None:
-    """Draw everything about these runs."""
-    values = _choose_options(run_ids)
+def show(run_ids: list[str], bar: DeltaGenerator) -> None:
+    """Draw everything about these runs. The widgets of the curves are drawn in the row `bar`."""
+    with bar:
+        values = _choose_options(run_ids)
     options = LearningCurveOptions.read(values)
     tables = read_compared_tables(run_ids)
-    _show_curves(tables, options)
     # The tables use the win rate of the curves. If the curves show another quantity, they use the selected win rate.
     rate = find_rate(options.quantity, options.rate) or options.rate
-    win_rate_curves = read_curves(tables, rate=rate)
-    results = select_results(win_rate_curves, include_unfinished=options.include_unfinished, for_final_numbers=True)
-    values |= {"rate": rate, **run_choice.choose_final(list_budgets(results))}
+    with st.container(key="compare_grid" if run_groups.IS_OPEN.read() else "compare_column"):
+        st.fragment(_show_list_and_curves)(tables, options, rate)
+        with st.container(key="compare_tables"):
+            _show_tables(tables, options, values | {"rate": rate})
+
+
+def _show_tables(tables: RunTables, options: LearningCurveOptions, values: dict[str, Any]) -> None:
+    """Draw the tabs with tables and figures.
+
+    Args:
+        tables: The compared runs.
+        options: The options of the curves.
+        values: The values of all options of the page, by name; `rate` is the win rate of the tables.
+    """
+    rate = values["rate"]
+    results = select_results(
+        read_curves(tables, rate=rate), include_unfinished=options.include_unfinished, for_final_numbers=True
+    )
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        values |= run_choice.choose_final(list_budgets(results))
     run_choice.show_length_note(read_finals(tables, BudgetOptions.select(values), rate))
     sections = list_sections(_PAGE)
     titles = [*_TABS, *(title for title in sections if title not in _TABS)]
+    if all(row.env not in PUBLISHED_ENVIRONMENTS for row in tables.rows.values()):
+        titles.remove(_PUBLISHED)
     tabs = st.tabs(**_TAB.bind_tabs(titles))
     for title, tab in zip(titles, tabs, strict=True):
         if title in _LAZY_TABS and not tab.open:
@@ -143,26 +154,24 @@ def _choose_options(run_ids: list[str]) -> dict[str, Any]:
     if SUCCESS_RATE in keys and is_success_defined_by_return(run_ids):
         keys = [SUCCESS_RATE, *(key for key in keys if key != SUCCESS_RATE)]
     values: dict[str, Any] = {}
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        values["quantity"] = _QUANTITY.draw(keys, _name_quantity, width=270)
-        values["rate"] = _RATE.draw(
-            help=f"{_RATE.option.tooltip_text} No effect if the quantity names its episodes itself, for example the "
-            "robust win rate. Published results are always of greedy episodes."
-        )
-        # an interquartile mean of fewer than five seeds is their mean or their median
-        all_curves = select_results(read_curves(read_compared_tables(run_ids)), include_unfinished=True)
-        max_seeds = max(all_curves.seed_counts, default=0)
-        centers = [name for name in CENTERS if name != "iqm" or max_seeds >= MIN_IQM_SEEDS]
+    values["quantity"] = _QUANTITY.draw(keys, _name_quantity, width=210)
+    values["rate"] = _RATE.draw(
+        help=f"{_RATE.option.tooltip_text} No effect if the quantity names its episodes itself, for example the "
+        "robust win rate. Published results are always of greedy episodes."
+    )
+    # an interquartile mean of fewer than five seeds is their mean or their median
+    all_curves = select_results(read_curves(read_compared_tables(run_ids)), include_unfinished=True)
+    max_seeds = max(all_curves.seed_counts, default=0)
+    centers = [name for name in CENTERS if name != "iqm" or max_seeds >= MIN_IQM_SEEDS]
+    with st.popover("Lines, axes", icon=":material/tune:", key="look"):
         values["center"] = _CENTER.draw(centers)
-        values["band"] = _BAND.draw(width=200)
-        with st.container(width="content", gap="xxsmall"):
-            values["each"] = _PER_SEED.draw()
-            values["include_unfinished"] = _INCLUDE_UNFINISHED.draw()
-        with st.popover("Smoothing, axes", icon=":material/tune:", key="look"):
-            values["x_axis"] = _X_AXIS.draw(on_change=lambda: WINDOW.write(None))
-            values["smooth"] = _SMOOTH.draw()
-            values["log"] = _LOG_AXES.draw(AXES)
-    return values | {"hide": sorted(_HIDDEN_METHODS.read())}
+        values["band"] = _BAND.draw()
+        values["each"] = _PER_SEED.draw()
+        values["include_unfinished"] = _INCLUDE_UNFINISHED.draw()
+        values["x_axis"] = _X_AXIS.draw(on_change=lambda: WINDOW.write(None))
+        values["smooth"] = _SMOOTH.draw()
+        values["log"] = _LOG_AXES.draw(AXES)
+    return values
 
 
 def _name_quantity(key: str) -> str:
@@ -173,18 +182,32 @@ def _name_quantity(key: str) -> str:
     return f"{prefix}{quantity.title} [{quantity.unit}]"
 
 
-def _show_curves(tables: RunTables, options: LearningCurveOptions) -> None:
+def _show_list_and_curves(tables: RunTables, options: LearningCurveOptions, rate: RateName) -> None:
+    """Draw the list of runs and the curves. A fragment, so that a press in the list does not compute the tables again.
+
+    Args:
+        tables: The compared runs.
+        options: The options of the curves, without hidden lines.
+        rate: The win rate whose final values the list shows.
+    """
+    run_groups.follow_press()
+    options = options.model_copy(update={"hidden_names": tuple(sorted(run_groups.HIDDEN.read()))})
     all_curves = read_curves(tables, options.quantity, rate=options.rate, x_axis=options.x_axis)
     curves = select_results(all_curves, include_unfinished=options.include_unfinished)
+    if run_groups.IS_OPEN.read():
+        with st.container(key="compare_list", gap="xsmall"), messages.guarded():
+            run_groups.show(tables, curves, options, rate)
+    with st.container(key="compare_curves"), messages.guarded():
+        _show_curves(tables, curves, options)
+
+
+def _show_curves(tables: RunTables, curves: Curves, options: LearningCurveOptions) -> None:
     if not curves.runs:
         messages.empty(
             "These runs have no point of this quantity yet.",
             "Select another quantity or other runs. The first evaluation follows the first training round.",
         )
         return
-    header = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
-    _show_legend(curves, key="legend")
-    visible_curves = curves.hide(options.hidden_methods)
     window = WINDOW.read()
     is_rate_used = uses_selected_rate(options.quantity)
     changes: dict[str, Any] = {"window": window}
@@ -196,66 +219,43 @@ def _show_curves(tables: RunTables, options: LearningCurveOptions) -> None:
     except ConfigError as exc:  # no run has values on this x axis
         st.info(escape_markdown(str(exc)), icon=":material/info:")
         return
-    rows = {run.id: tables.rows[run.id] for run in visible_curves.runs}
-    with header:
-        st.subheader(chart.title)
+    rows = [tables.rows[run.id] for run in curves.runs]
+    visible_curves = curves.hide(options.hidden_names)
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
+        st.subheader(chart.title, help="Drag over a panel to zoom in all panels. Double-click to zoom out.")
         with st.container(horizontal=True, width="content", gap="small"):
-            file_stem = visible_curves.measure.key.replace("/", "-")
             chart_in_window = chart.keep_window(window)
-            pin.show_export(chart_in_window, key="compare", stem=file_stem, sources=describe_runs(rows.values()))
+            pin.show_export(
+                chart_in_window, key="compare", stem=curves.measure.key.replace("/", "-"),
+                sources=describe_runs(tables.rows[run.id] for run in visible_curves.runs),
+                show_more=partial(_show_command, [row.id for row in rows], options),
+            )  # fmt: skip
             pinned_values = {"quantity": options.quantity, **options.list_set_values()}
             if is_rate_used:
                 pinned_values["rate"] = options.rate
-            pin.show(chart_in_window, key="compare", page=_PAGE, run=list(rows.values()), facts=pinned_values)
+            pin.show(chart_in_window, key="compare", page=_PAGE, run=rows, facts=pinned_values)
     shared_axis = canvas.SharedAxis("compare")
     panels = chart.split() if visible_curves.runs else []
-    columns = st.columns(min(2, len(panels))) if panels else []
-    for i, panel_chart in enumerate(panels):
-        with columns[i % len(columns)]:
+    with st.container(key="compare_charts"):
+        for panel_chart in panels:
             canvas.show(
                 panel_chart, key=f"compare-{panel_chart.panels[0].title}", window=window,
                 panel_height=_PANEL_HEIGHT, legend=False, shared_axis=shared_axis,
                 on_window=WINDOW.on_window,
             )  # fmt: skip
-    st.caption(escape_markdown(chart.caption) + " Drag over a panel to zoom in all panels. Double-click to zoom out.")
+    st.caption(escape_markdown(chart.caption))
     for warning in list_run_code_warnings({run.id: run.settings for run in visible_curves.runs}):
         st.warning(escape_markdown(warning), icon=":material/difference:")
-    _show_command(list(rows), options)
-
-
-def _show_legend(curves: Curves, *, key: str) -> None:
-    """Draw a button for each method. A click hides or shows its line; the pointer highlights it in every panel."""
-    styles = style_comparison(curves)
-    hidden = set(_HIDDEN_METHODS.read())
-    items = [
-        {
-            "name": method,
-            "label": curves.name_line(method),
-            "color": styles[method].color,
-            "dash": list(styles[method].dash or ()) or None,
-            "marker": styles[method].marker or None,
-            "hidden": method in hidden,
-        }
-        for method in curves.methods
-    ]
-
-    def toggle() -> None:
-        event = st.session_state.get(key)
-        name = event.get("toggle") if event else None
-        if name:
-            _HIDDEN_METHODS.write(sorted(hidden ^ {str(name)}))
-
-    _legend(key=key, data={"items": items}, on_toggle_change=toggle)
 
 
 def _show_command(run_ids: list[str], options: Options) -> None:
     """Show the command that draws the same figure."""
-    with st.expander("The same figure on the command line", icon=":material/terminal:"):
-        if any(map(view.is_bundle_run, run_ids)):
-            st.markdown("A command reads one database. First import the runs of the bundle: `emtc open FILE --import`.")
-            return
-        command = write_command(find_figure("learning-curves"), run_ids, options, db=data.path_for_commands())
-        st.code(command, language=None, wrap_lines=True)
+    st.caption("The same figure on the command line:")
+    if any(map(view.is_bundle_run, run_ids)):
+        st.markdown("A command reads one database. First import the runs of the bundle: `emtc open FILE --import`.")
+        return
+    command = write_command(find_figure("learning-curves"), run_ids, options, db=data.path_for_commands())
+    st.code(command, language=None, wrap_lines=True)
 
 
 def _show_section(
@@ -274,7 +274,7 @@ def _show_section(
     """
     if title == "Win rates" and any(get_success_threshold(row.config) is not None for row in tables.rows.values()):
         st.caption(_SUCCESS_NOTE)
-    if title == "Published results":
+    if title == _PUBLISHED:
         st.warning(PUBLISHED_WARNING, icon=":material/info:")
     values = dict(values)
     if any(issubclass(kind.options, ReferenceOptions) for kind in kinds):

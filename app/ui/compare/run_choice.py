@@ -1,4 +1,4 @@
-"""The runs that the Compare page compares: filters, bundles, and a selection of single runs. The URL contains all.
+"""The runs that the Compare page compares: search, filters, bundles, and a selection of runs. The URL contains all.
 
 A bundle is a file of exported runs that was opened in the app. Runs of bundles are compared only if their bundle is
 selected; the URL parameter `with` lists the selected bundles. The address of such a run is `id@key` of its bundle.
@@ -15,7 +15,7 @@ from app.analysis.curves import Curves
 from app.analysis.format import escape_markdown, format_run_count
 from app.analysis.results import COMMON, OWN_END, Budget, parse_budget
 from app.figures.options import BudgetOptions, FinalRuleOptions
-from app.ui import data, messages, view
+from app.ui import data, view
 from app.ui.compared import get_bundle_run_names, list_bundle_runs
 from app.ui.page_state import RUNS, Flag
 from app.ui.widgets import run_filters
@@ -25,8 +25,6 @@ from storage.queries.runs import find_run_names
 
 MAX_AUTOMATIC = 1000
 """Number of runs that are compared without a click. Their curves are read within a second."""
-MAX_LISTED = 200
-"""Number of runs in the list for single runs: the newest that match. The search finds the others."""
 _FINAL = OptionWidget(FinalRuleOptions, "final", "compare", kind="buttons")
 _BUDGET = OptionWidget(BudgetOptions, "budget", "compare")
 _ALL_RUNS = Flag("every", "compare")
@@ -37,8 +35,6 @@ _ALL_RUNS = Flag("every", "compare")
 class BundleSelection:
     """Runs of the selected bundles, by their addresses `id@key`."""
 
-    names: dict[str, str] = field(default_factory=dict)
-    """Names of the runs that match the filters."""
     evaluated: list[str] = field(default_factory=list)
     """The runs that match the filters and have an evaluation."""
     note: str = ""
@@ -68,36 +64,46 @@ class BundleSelection:
         return runs, n_copies
 
 
-def choose_runs(bar: DeltaGenerator) -> list[str]:
-    """Draw the filters and the selection of runs in the row `bar`.
-
-    Stops the page if the database has no runs.
+def choose_runs(bar: DeltaGenerator, note: DeltaGenerator) -> list[str]:
+    """Draw the search and the filters in `bar`, and what is compared in `note`.
 
     Returns:
         The ids of the runs to compare, newest first.
     """
-    if not data.has_runs():
-        messages.empty(messages.NO_RUNS, messages.START_DEMO_HINT, page="../pages/home.py", label="Go to Home")
-        st.stop()
     with bar:
-        run_filter = _choose_filter()
-        bundles = _choose_bundles(run_filter)
-        names, n_matching = data.cached(run_names, ttl=2)(run_filter, limit=MAX_LISTED)
-    with bar if len(RUNS.read()) < 2 else st.container():  # the names of several runs need the whole width
-        selected_ids, n_unknown = _select_runs(names | bundles.names, n_matching)
+        text = run_filters.search()
+        with st.popover("Filters", icon=":material/filter_list:", key="compare_filters"):
+            run_filter = run_filters.lists(RunFilter(text=text))
+            run_filter = replace(run_filter, statuses=run_filters.statuses())
+            bundles = _choose_bundles(run_filter)
+    prefixes = [prefix.lower() for prefix in RUNS.read()]
+    selected_ids, n_unknown = _find_selected(prefixes)
     if n_unknown:
         st.warning(f"{n_unknown} of the runs in this link are not in the database.", icon=":material/link_off:")
-    compared_ids = selected_ids or _list_matching_runs(run_filter, n_matching, bundles.note)
-    others, n_copies = bundles.list_other_runs(compared_ids)
-    if n_copies:
-        text = f"{format_run_count(n_copies)} of the selected bundles are also in this database and are drawn once."
-        st.caption(text)
+    with note:
+        compared_ids = selected_ids or _list_matching_runs(run_filter, bundles.note)
+        others, n_copies = bundles.list_other_runs(compared_ids)
+        if selected_ids:
+            st.caption(f"{format_run_count(len(selected_ids))} selected.{bundles.note}", width="content")
+        if n_copies:
+            text = f"{format_run_count(n_copies)} of the selected bundles are also in this database and are drawn once."
+            st.caption(text, width="content")
+        if prefixes:
+            st.button(
+                "All runs", key="compare_all_runs", on_click=RUNS.write, args=(None,), type="tertiary",
+                icon=":material/undo:", help="Compare all runs that match, instead of the selected ones",
+            )  # fmt: skip
     return [*compared_ids, *others]
+
+
+def has_conditions() -> bool:
+    """Return whether a search, a filter or a selection leaves out runs."""
+    return run_filters.is_any_set() or bool(RUNS.read())
 
 
 def select_only(run_ids: list[str]) -> None:
     """Compare exactly these runs."""
-    view.WITH.write(None)
+    view.COMPARED_BUNDLES.write(None)
     RUNS.write(run_ids)
 
 
@@ -110,8 +116,7 @@ def choose_final(lengths: Sequence[int]) -> dict[str, Any]:
     Returns:
         The values of the options `budget` and `final`.
     """
-    with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="bottom"):
-        return {"budget": _choose_budget(lengths), "final": _FINAL.draw()}
+    return {"budget": _choose_budget(lengths), "final": _FINAL.draw()}
 
 
 def show_length_note(curves: Curves) -> None:
@@ -122,14 +127,6 @@ def show_length_note(curves: Curves) -> None:
         st.info(escape_markdown(curves.budget_if_unequal), icon=":material/straighten:")
 
 
-def _choose_filter() -> RunFilter:
-    text = run_filters.search()
-    with st.popover("Filters", icon=":material/filter_list:", key="compare_filters"):
-        run_filter = run_filters.lists(RunFilter())
-        statuses = run_filters.statuses()
-    return replace(run_filter, text=text, statuses=statuses)
-
-
 def _choose_bundles(run_filter: RunFilter) -> BundleSelection:
     """Draw the selection of opened bundles. Nothing is drawn if there is none, or if all pages show one bundle."""
     bundles = {bundle.key: bundle for bundle in view.list_bundles()}
@@ -137,30 +134,29 @@ def _choose_bundles(run_filter: RunFilter) -> BundleSelection:
         return BundleSelection()
     keys = st.multiselect(
         "Compare with bundle",
-        **view.WITH.bind(list(bundles), lambda key: bundles[key].name if key in bundles else "no longer open"),
+        **view.COMPARED_BUNDLES.bind(
+            list(bundles), lambda key: bundles[key].name if key in bundles else "no longer open"
+        ),
         placeholder="none",
         help="Runs of a bundle are separate lines with the name of the bundle. They are never averaged with your runs.",
         width=220,
     )
     selected = [bundles[key] for key in keys if key in bundles]
-    names: dict[str, str] = {}
     evaluated: list[str] = []
     for bundle in selected:
-        names |= list_bundle_runs(bundle, run_filter)
         # "drawn": neither hidden nor archived
         evaluated += list_bundle_runs(bundle, replace(run_filter, evaluated=True, visibility="drawn"))
     bundle_names = ", ".join(escape_markdown(bundle.name) for bundle in selected)
     note = f" Runs of {bundle_names}: {len(evaluated):,}." if selected else ""
-    return BundleSelection(names, evaluated, note)
+    return BundleSelection(evaluated, note)
 
 
-def _select_runs(listed_names: dict[str, str], n_matching: int) -> tuple[list[str], int]:
-    """Draw the selection of single runs. The URL parameter `runs` contains ids or prefixes of ids.
+def _find_selected(prefixes: Sequence[str]) -> tuple[list[str], int]:
+    """Find the runs of the URL parameter `runs`, which has ids or prefixes of ids.
 
     Returns:
-        Ids of the selected runs, and the number of runs in the URL that do not exist.
+        Ids of the runs, and the number of prefixes that no run has.
     """
-    prefixes = [text.lower() for text in RUNS.read()]
     names = data.cached(find_run_names, ttl=5)(prefixes) | get_bundle_run_names(prefixes)
     selected_ids: list[str] = []
     n_unknown = 0
@@ -169,29 +165,15 @@ def _select_runs(listed_names: dict[str, str], n_matching: int) -> tuple[list[st
         selected_ids += [run_id for run_id in matching if run_id not in selected_ids]
         if not matching:
             n_unknown += 1
-    key = RUNS.key
-    st.session_state[key] = selected_ids
-    names = names | listed_names
-    note = f" The list has the newest {MAX_LISTED} of {n_matching:,} matching runs. Use the search for others."
-    st.multiselect(
-        "Runs",
-        list(dict.fromkeys([*selected_ids, *listed_names])),
-        key=key,
-        format_func=lambda run_id: f"{names.get(run_id, '')} · {run_id}",
-        on_change=lambda: RUNS.write(st.session_state[key]),
-        placeholder="All that match",
-        wrap=True,
-        help="All evaluated runs that match, or the runs that you select. Runs that differ only in their seed are one "
-        f"line.{note if n_matching > MAX_LISTED else ''}",
-    )
     return selected_ids, n_unknown
 
 
-def _list_matching_runs(run_filter: RunFilter, n_matching: int, bundle_note: str) -> list[str]:
+def _list_matching_runs(run_filter: RunFilter, bundle_note: str) -> list[str]:
     """List all evaluated runs that match, and show their number."""
     run_ids = matching_ids(data.database(), replace(run_filter, evaluated=True, visibility="drawn"), sort="-created")
+    _, n_matching = data.cached(run_names, ttl=2)(run_filter, limit=0)
     n_other = n_matching - len(run_ids)
-    note = f" {n_other:,} more have no evaluation yet, or are hidden." if n_other > 0 else ""
+    note = f" {n_other:,} more: hidden, or without an evaluation." if n_other > 0 else ""
     if filters := run_filters.describe(run_filter):
         note += f" Filters: {escape_markdown(filters)}."
     if len(run_ids) > MAX_AUTOMATIC:
@@ -201,13 +183,10 @@ def _list_matching_runs(run_filter: RunFilter, n_matching: int, bundle_note: str
         )  # fmt: skip
         if not compares_all:
             st.caption(
-                f"Comparing the newest {MAX_AUTOMATIC:,} of {len(run_ids):,} evaluated runs that match."
-                f"{note}{bundle_note}"
+                f"The newest {MAX_AUTOMATIC:,} of {len(run_ids):,} evaluated runs.{note}{bundle_note}", width="content"
             )
             return run_ids[:MAX_AUTOMATIC]
-    st.caption(
-        f"Evaluated runs that match: {len(run_ids):,}. Each table lists the runs that it leaves out.{note}{bundle_note}"
-    )
+    st.caption(f"Evaluated runs that match: {len(run_ids):,}.{note}{bundle_note}", width="content")
     return run_ids
 
 

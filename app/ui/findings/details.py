@@ -111,7 +111,7 @@ def _make_findings_frame(table: Table, results: StudyFindings) -> pd.DataFrame:
     frame["p"] = [difference.p for difference in differences]
     frame["p (Holm)"] = [finding.adjusted_p for finding in results.findings]
     frame["p (randomization)"] = [difference.randomization_p for difference in differences]
-    frame["detectable"] = [difference.detectable for difference in differences]
+    frame["detectable"] = [difference.detectable_difference for difference in differences]
     frame["P(improvement)"] = [finding.improvement for finding in results.findings]
     return frame
 

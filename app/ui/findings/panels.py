@@ -55,7 +55,7 @@ def show() -> None:
     if not all_studies:
         messages.empty(
             "No study has runs in this database.",
-            "Press *Open the example study* on Home, or train a study: `emtc sweep confirmatory-football`.",
+            "Press *Open the example study* on Guide, or train a study: `emtc sweep confirmatory-football`.",
             page="../pages/home.py",
             label="Go to Home",
         )

@@ -1,6 +1,6 @@
-"""The list of open bundles on Home: contents and runs of each, and buttons to view, compare, import or remove it.
+"""The opened bundles in the box *Bundles* of Home: contents of each, and buttons to view, compare, import or remove it.
 
-A bundle is a file of exported runs. An open bundle is unpacked in the cache folder.
+A bundle is a file of exported runs. An opened bundle is unpacked in the cache folder.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,45 +8,25 @@ from typing import Any, Final
 
 import streamlit as st
 
-from app.analysis.format import MISSING, escape_markdown, format_run_count, format_size
+from app.analysis.format import escape_markdown, format_run_count, format_size
 from app.analysis.settings import name_algo
 from app.ui import data, messages, view
-from app.ui.home import import_bundle, run_columns, run_table
+from app.ui.home import import_bundle
 from emtc_core.errors import EmtcError
 from storage.bundles.bundle_cache import Bundle, remove_bundle
 from storage.guards import shorten
 from storage.queries.run_search import RunFilter, run_page
 
 MAX_ROWS: Final = 200
-_NEW: Final = "bundle_new"
-"""Key of the session state: key of the bundle that was opened last."""
 _MAX_VALUES: Final = 6
 """Maximum number of algorithms, maps or seeds in the description of a bundle's runs."""
-_COLUMNS: Final = ["status", "name", "algo", "map", "seed", "progress", "win_rate", "mu_w", "gate", "tags", "id"]
 
 
-def show(*, new: bool) -> None:
-    """Draw the list if it belongs here. Home calls this twice: on top, and at the end.
-
-    Args:
-        new: Whether this is the call on top of the page, which draws the list only after a bundle was opened.
-    """
-    bundles = view.list_bundles()
-    is_on_top = st.session_state.get(_NEW) in {bundle.key for bundle in bundles}
-    if new != is_on_top:
-        return
-    import_bundle.show_outcome()
-    if not bundles:
-        return
-    st.subheader("Bundles", help="Files with runs of other people. Their runs are read-only and not in your database.")
-    for bundle in bundles:
+def show() -> None:
+    """Draw the opened bundles, the one that was opened last first."""
+    for bundle in view.list_bundles():
         with st.container(border=True, key=f"bundle-{bundle.key}"):
             _show_bundle(bundle)
-
-
-def mark_new(bundle: Bundle) -> None:
-    """Move the list to the top of Home, because this bundle was just opened."""
-    st.session_state[_NEW] = bundle.key
 
 
 def describe_runs(rows: Sequence[Mapping[str, Any]], *, total: int) -> str:
@@ -89,16 +69,6 @@ def _show_bundle(bundle: Bundle) -> None:
     rows = data.rows_of(page.frame)
     st.caption(escape_markdown(f"{describe_runs(rows, total=page.total)}. {describe_file(bundle)}"))
     import_bundle.show_confirmation(bundle)
-    with st.expander("Runs", key=f"bundle-runs-{bundle.key}", icon=":material/table_rows:"):
-        st.dataframe(
-            run_table.make_rows(page.frame),
-            hide_index=True,
-            height=36 * min(len(page.frame), 8) + 38,  # at most 8 rows and the header [pixels]
-            column_order=_COLUMNS,
-            column_config=run_columns.column_config(),
-            placeholder=MISSING,
-            alt=f"Runs of {bundle.name} with status, progress and last evaluation.",
-        )
 
 
 def _show_buttons(bundle: Bundle) -> None:
@@ -110,7 +80,7 @@ def _show_buttons(bundle: Bundle) -> None:
             "../pages/compare.py",
             label="Compare with mine",
             icon=":material/stacked_line_chart:",
-            query_params={view.WITH.name: bundle.key},
+            query_params={view.COMPARED_BUNDLES.name: bundle.key},
         )
         import_bundle.show_button(bundle)
         _show_button(
@@ -126,7 +96,6 @@ def _show_button(
 
 
 def _remove(bundle: Bundle) -> None:
-    st.session_state.pop(_NEW, None)
     data.open_url.clear(bundle.url)
     try:
         remove_bundle(bundle)

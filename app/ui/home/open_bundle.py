@@ -1,4 +1,4 @@
-"""The popover that opens a bundle (a file of exported runs) from an upload or a path."""
+"""The box *Bundles*: lists the opened bundles (files of exported runs), and opens one from an upload or a path."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,8 @@ import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from app.ui import data, messages
-from app.ui.home import bundle_list
+from app.ui.home import bundle_list, import_bundle
+from app.ui.widgets import box
 from emtc_core.errors import EmtcError, StorageError
 from storage.bundles.bundle_cache import cache_bundle, clean_name
 from storage.bundles.read import find_cache, make_temporary_folder
@@ -23,31 +24,41 @@ _HELP: Final = "A bundle contains data only; no code in it is run. It is unpacke
 
 
 def show() -> None:
-    """Draw the popover; a read-only server does not open bundles."""
+    """Draw the button that opens the box; a read-only server does not open bundles."""
     if is_read_only():
         return
-    number = st.session_state.get(_N_OPENED, 0)  # a new key closes the popover and clears the upload field
-    with st.popover("Open a bundle", icon=":material/folder_zip:", key=f"open_bundle-{number}", help=_HELP):
-        upload = st.file_uploader(
-            f"A file written by `emtc bundle`, up to {st.get_option('server.maxUploadSize')} MB",
-            type=SUFFIX.removeprefix("."),
-            key=f"bundle_file-{number}",
+    bundles = box.show("Bundles", icon=":material/folder_zip:", key="bundles", help=_HELP)
+    if not bundles.is_opened:
+        return
+    with bundles.container:
+        import_bundle.show_outcome()
+        bundle_list.show()
+        _show_form()
+
+
+def _show_form() -> None:
+    """Draw the fields that open a file. A new key after each opened file clears the field of the upload."""
+    number = st.session_state.get(_N_OPENED, 0)
+    upload = st.file_uploader(
+        f"Open a file written by `emtc bundle`, up to {st.get_option('server.maxUploadSize')} MB",
+        type=SUFFIX.removeprefix("."),
+        key=f"bundle_file-{number}",
+    )
+    with st.form("bundle_by_path", border=False):
+        path = st.text_input(
+            "For a larger file: its path on this machine", key="bundle_path", placeholder="~/Downloads/study.emtc"
         )
-        with st.form("bundle_by_path", border=False):
-            path = st.text_input(
-                "For a larger file: its path on this machine", key="bundle_path", placeholder="~/Downloads/study.emtc"
-            )
-            is_submitted = st.form_submit_button("Check and open", icon=":material/folder_open:")
-        try:
-            if upload is not None:
-                _check_and_open_upload(upload)
-            elif is_submitted and path:
-                _check_and_open(_parse_path(path))
-            else:
-                return
-        except EmtcError as exc:
-            messages.error(exc)
+        is_submitted = st.form_submit_button("Check and open", icon=":material/folder_open:")
+    try:
+        if upload is not None:
+            _check_and_open_upload(upload)
+        elif is_submitted and path:
+            _check_and_open(_parse_path(path))
+        else:
             return
+    except EmtcError as exc:
+        messages.error(exc)
+        return
     st.session_state[_N_OPENED] = number + 1
     st.rerun()
 
@@ -97,4 +108,3 @@ def _check_and_open(path: Path) -> None:
     with st.spinner("Unpacking and checking the bundle …"):
         bundle = cache_bundle(path)
     data.open_url.clear(bundle.url)  # close a connection to the file that the new one replaced
-    bundle_list.mark_new(bundle)

@@ -37,7 +37,7 @@ _VISIBILITY_VERBS: Final[dict[VisibilityAction, str]] = {
 
 
 def show(ids: Sequence[str], run_filter: RunFilter, sort: str, total: int) -> None:
-    """Draw the actions on the selected runs, or a hint if no run is selected.
+    """Draw the actions on the selected runs, or nothing if no run is selected.
 
     Args:
         ids: The selected runs.
@@ -48,17 +48,16 @@ def show(ids: Sequence[str], run_filter: RunFilter, sort: str, total: int) -> No
     with st.container():  # always drawn, so that the parts below keep their positions on the page
         _show_outcome()
     if not ids:
-        st.caption("Select rows to open, compare, tag, hide, archive, stop, resume or delete runs.")
         return
-    rows = data.rows_of(runs_by_id(data.database(), _choose_selected_runs(ids, run_filter, sort, total)))
-    if not rows:
-        return
-    with st.container():  # always drawn, for the same reason
-        if len(rows) == 1:
-            _show_run(rows[0])
-    with st.container(horizontal=True, vertical_alignment="center"):
-        _show_buttons(rows)
-    _show_delete_confirmation(rows)
+    with st.container(key="run_actions"):
+        selected_ids = _choose_selected_runs(ids, run_filter, sort, total)
+        rows = data.rows_of(runs_by_id(data.database(), selected_ids))
+        with st.container():  # always drawn, for the same reason
+            if len(rows) == 1:
+                _show_run(rows[0])
+        with st.container(horizontal=True, vertical_alignment="center"):
+            _show_buttons(rows)
+        _show_delete_confirmation(rows)
 
 
 def _show_outcome() -> None:
@@ -173,8 +172,8 @@ def _run_action(action: Callable[[], str]) -> None:
 
 def _describe(verb: str, result: BulkResult) -> str:
     """Describe how many runs an action changed and why it refused others."""
-    refused = f" Refused for {format_run_count(len(result.refused))}: {result.refused[0]}" if result.refused else ""
-    return f"{verb} {format_run_count(len(result.done))}.{refused}"
+    refused = f" Refused for {format_run_count(len(result.errors))}: {result.errors[0]}" if result.errors else ""
+    return f"{verb} {format_run_count(len(result.changed_ids))}.{refused}"
 
 
 def _show_visibility_button(
@@ -298,7 +297,7 @@ def _delete(run_ids: Sequence[str]) -> None:
 
     def delete_runs() -> str:
         result = resume.delete_runs(data.database(), run_ids)
-        for run_id in result.done:
+        for run_id in result.changed_ids:
             run_picker.clear_deleted_run(run_id)
         return _describe("Deleted", result)
 

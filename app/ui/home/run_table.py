@@ -1,7 +1,8 @@
 """The paged table of all runs. The database searches, filters and sorts; all choices are in the URL.
 
-The column *Gate* shows whether the gate acts now. The gate is the weight β of the episodic incentive, the addition to
-the reward for states that the memory recommends.
+The actions on selected runs are below the table and stay visible at the bottom of the window. The column *Gate* shows
+whether the gate acts now. The gate is the weight β of the episodic incentive, the addition to the reward for states
+that the memory recommends.
 """
 
 from collections.abc import Sequence
@@ -12,26 +13,27 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
-from app.analysis.format import MISSING, format_count, format_duration, format_run_count
+from app.analysis.format import MISSING, format_count, format_duration, format_percent, format_run_count
 from app.analysis.settings import name_algo
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, messages, view
-from app.ui.home import run_actions, selection
-from app.ui.home.run_columns import COLUMN_ORDER, SORT_LABELS, column_config
+from app.ui.home import run_actions, run_columns, saved_views, selection
+from app.ui.home.run_columns import SORT_LABELS
 from app.ui.page_state import Choice, Flag, Integer
 from app.ui.widgets import box, run_filters
 from emtc_core.config.base import IMPORTED
 from storage.queries.curves import win_rate_sparklines
 from storage.queries.run_search import RunFilter, RunPage, list_filter_options, run_page, runs_by_id
+from storage.queries.runs import read_training_s
 from storage.runs.rows import PRUNED, shown_status
 
-ROWS_PER_PAGE: Final = 50
-_MAX_VISIBLE_ROWS: Final = 10
-"""Rows of the table that are visible without scrolling in it, so that the curves below begin on the same screen."""
+ROWS_PER_PAGE: Final = 25
+_ROW_HEIGHT: Final = 29
+"""Height of a row [pixels]. All rows of a page are visible without scrolling in the table."""
 _SORT: Final = Choice("sort", "home")
 _DESCENDING: Final = Flag("down", "home", default=True)
 _FILTERS: Final = "run_filters"
-_PAGE_NUMBER: Final = Integer("page", "home", default=1, low=1, high=10**9)
+_PAGE_NUMBER: Final = Integer("page", "home", default=1, low=1, high=10**9, is_pinned=False)
 _STATUS_LABELS: Final = {
     "queued": "◷ queued",
     "starting": "◔ starting",
@@ -56,7 +58,10 @@ def show() -> None:
 
 
 def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Make the rows of the table. The gate cell is – if the run has no gate or too few data about it."""
+    """Make the rows of the table: texts of the status with the progress of an unfinished run, links, and percentages.
+
+    The gate cell is – if the run has no gate or too few data about it.
+    """
     rows = frame.copy()
     statuses: list[str] = []
     algos: list[str] = []
@@ -64,19 +69,18 @@ def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
     for run in data.rows_of(frame):
         is_imported = run["device"] == IMPORTED  # stored instead of a device
         status = IMPORTED if is_imported else shown_status(run["status"], run["tags"])
-        statuses.append(_STATUS_LABELS.get(status, status))
+        label = _STATUS_LABELS.get(status, status)
+        has_progress = status not in ("finished", "queued", IMPORTED) and run["target_steps"] > 0
+        progress = min(run["env_steps"] / run["target_steps"], 1.0) if has_progress else None
+        statuses.append(label if progress is None else f"{label} {format_percent(progress)}")
         algos.append(run["algo"] if is_imported else name_algo(run["algo"]))
         is_hidden = not pd.isna(run["hidden_at"])
         links.append(view.link_run(run["id"], f"{run['name']} (hidden)" if is_hidden else run["name"]))
     rows["status"] = statuses
     rows["algo"] = algos
     rows["name"] = links
-    fraction = frame["env_steps"] / frame["target_steps"].clip(lower=1)
-    rows["progress"] = 100 * fraction.clip(upper=1.0)
     rows["win_rate"] = 100 * frame["win_rate"]
-    ended = frame["ended_at"].fillna(frame["heartbeat_at"])
-    seconds = (ended - frame["started_at"]).dt.total_seconds()
-    rows["duration"] = [format_duration(None if pd.isna(value) else float(value)) for value in seconds]
+    rows["final_rate"] = 100 * frame["final_rate"]
     rows["gate"] = [_GATE_LABELS.get(gate, MISSING) for gate in frame["gate"]]
     rows["age"] = frame["created_at"]  # the browser shows a time of this column as "3 hours ago"
     return rows
@@ -99,24 +103,24 @@ def _select_filter() -> tuple[RunFilter, str]:
     """Draw search, order and filters; return the filter and the sort key."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         text = run_filters.search(_go_to_first_page)
-        visibility = run_filters.visibility(_go_to_first_page)
         column = st.selectbox(
             "Sort by",
             **_SORT.bind(list(SORT_LABELS), SORT_LABELS.__getitem__, on_change=_go_to_first_page),
             help="Sorts all matching runs. A click on a column header sorts only the rows of this page.",
         )
-        is_descending = st.toggle("Descending", **_DESCENDING.bind(_go_to_first_page), disabled=not column)
-        n_filters = sum(
-            parameter.is_in_url for parameter in run_filters.LIST_PARAMETERS
-        )  # statuses, maps, algorithms, tags, …
+        is_descending = bool(column) and st.toggle("Descending", **_DESCENDING.bind(_go_to_first_page))
+        n_filters = run_filters.count_lists()
         label = f"Filters: {n_filters}" if n_filters else "Filters"
         filters = box.show(label, icon=":material/filter_list:", key=_FILTERS)
-    run_filter = RunFilter(text=text, visibility=visibility)
+        run_columns.show_choice()
+        saved_views.show()
+    run_filter = RunFilter(text=text)
     if filters.is_opened or n_filters:  # its six lists are slow to draw, so a closed box without a filter is empty
         with filters.container:
-            counts = data.cached(list_filter_options, ttl=5)(visibility).statuses
-            statuses = run_filters.statuses(counts, _go_to_first_page)
-            run_filter = run_filters.lists(replace(run_filter, statuses=statuses), _go_to_first_page)
+            visibility = run_filters.visibility(_go_to_first_page)
+            run_filter = run_filters.lists(replace(run_filter, visibility=visibility), _go_to_first_page)
+    counts = data.cached(list_filter_options, ttl=5)(run_filter.visibility).statuses
+    run_filter = replace(run_filter, statuses=run_filters.statuses(counts, _go_to_first_page))
     sort = column or ""
     if column and is_descending:
         sort = f"-{column}"
@@ -152,7 +156,7 @@ def _show_no_match(run_filter: RunFilter) -> None:
         adjective = run_filter.visibility if run_filter.visibility in ("archived", "hidden") else "listed"
         st.info(f"No run is {adjective}.")
         return
-    st.info("No run matches. Remove a filter, or select *Archived* under *Show*.")
+    st.info("No run matches. Remove a filter, or select *Archived* in *Filters*.")
 
 
 def _keep_selected_rows(page: RunPage, run_filter: RunFilter, sort: str) -> tuple[list[str], pd.DataFrame]:
@@ -175,18 +179,28 @@ def _keep_selected_rows(page: RunPage, run_filter: RunFilter, sort: str) -> tupl
 
 def _draw_table(frame: pd.DataFrame) -> Sequence[int]:
     """Draw the table and return the selected row numbers."""
-    curves = data.cached(win_rate_sparklines, ttl=5)(frame["id"].tolist())
+    ids = frame["id"].tolist()
+    episodes = sorted(frame["final_rate_episodes"].dropna().unique())
+    columns = run_columns.list_columns(episodes)
+    rows = make_rows(frame)
+    if "curve" in columns:
+        curves = data.cached(win_rate_sparklines, ttl=5)(ids)
+        rows["curve"] = [curves.get(run_id) for run_id in ids]
+    if "duration" in columns:
+        seconds = data.cached(read_training_s, ttl=2)(ids)
+        rows["duration"] = [format_duration(seconds.get(run_id)) for run_id in ids]
     table = st.dataframe(
-        make_rows(frame).assign(curve=[curves.get(run_id) for run_id in frame["id"]]),
+        rows,
         key=selection.table_key(),
         hide_index=True,
-        height=36 * min(len(frame), _MAX_VISIBLE_ROWS) + 38,  # of the rows and the header [pixels]
+        height=_ROW_HEIGHT * len(frame) + 38,  # of the rows and the header [pixels]
+        row_height=_ROW_HEIGHT,
         on_select="rerun",
         selection_mode="multi-row",
-        column_order=COLUMN_ORDER,
-        column_config=column_config(),
+        column_order=columns,
+        column_config=run_columns.column_config(episodes),
         placeholder=MISSING,
-        alt="Table of runs with status, progress and last evaluation. Select rows to act on runs.",
+        alt="Table of runs with status, settings and final win rate. Select rows to act on runs.",
     )
     return table["selection"]["rows"]
 

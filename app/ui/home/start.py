@@ -1,6 +1,7 @@
-"""The buttons on top of Home: a new run on Launch, the demo run, and the example study, which is a read-only bundle.
+"""The buttons that start: a new run on Launch, the demo run, and the example study, which is a read-only bundle.
 
-A bundle is a file of exported runs.
+Home offers the demo run and the example study until there is a run, and *Guide* offers them always. A bundle is a file
+of exported runs.
 """
 
 import secrets
@@ -10,12 +11,21 @@ import streamlit as st
 from app.jobs.launch import EXAMPLE_BUNDLE, launch_demo
 from app.ui import data, messages, view
 from app.ui.page_state import RUN, TOUR
+from app.ui.widgets import tour
 from emtc_core.errors import EmtcError
 from storage.bundles.bundle_cache import cache_bundle
 from storage.engine import is_read_only
 
 _TOKEN = "demo_token"
 """Key of the session state: token of the next demo run. A second launch with the same token creates no run."""
+
+
+def show_first_steps() -> None:
+    """Draw the buttons with which a new user starts: the demo run, the example study and the tour of a run."""
+    with st.container(horizontal=True, gap="small"):
+        show_demo_button(primary=False)
+        show_example_button(small=True)
+        tour.show_start_button()
 
 
 def show_new_run_button() -> None:

@@ -2,36 +2,42 @@
 
 The form is a dict, field → text, which the URL contains. A field is a choice of the form, such as the algorithm, or a
 setting by its dotted key. The texts are checked before anything is drawn, so that each fault is drawn under its field.
+
+A preset is a named set of defaults for the settings. A sweep is a group of runs that are queued together.
 """
 
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import streamlit as st
 
 from app.analysis.format import escape_markdown, format_duration, format_size
-from app.analysis.settings import list_sections, name_algo
+from app.analysis.settings import has_effect, name_algo
 from app.jobs import launch_request
 from app.jobs.estimate import describe_speed, estimate
 from app.jobs.gpu import find_gpu
 from app.jobs.launch import check_startable, launch_run
 from app.jobs.launch_request import ALGO, CHOICES, DEFAULTS, ENV, MAP, NAME, OTHER_ALGOS, PRESET, SEEDS, STEPS, Request
-from app.ui import data, messages, view
+from app.ui import data, messages
 from app.ui.launch import fields, success_rule, sweep
 from app.ui.page_state import RUN
 from app.ui.widgets import config_form
-from emtc_core.config.plugin_settings import PLUGIN, PLUGIN_SETTINGS, find_owner, split_names
 from emtc_core.config.resolve import describe_fields, describe_presets, suggest
-from emtc_core.config.run import RunConfig, list_algos, split_algo
+from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.config.values import format_argument
-from emtc_core.envs.registry import ADAPTERS, IMPORTED_BY_MAP
+from emtc_core.envs.registry import IMPORTED_BY_MAP
 from emtc_core.errors import EmtcError, Fault, describe_fault
 from storage.files import describe_files_folder
+from storage.runs.changes import make_run_name
 
 MAP_HINT = (
     "Type the map as module:factory, for example my_game:make. The factory makes your environment. Only the trainer "
     "imports the module."
 )
+MORE_PRESETS = ("emu_index", "literal_raw", "emu_code", "cds_code")
+"""Presets for comparisons with published code, which few runs need."""
+_HAS_MORE_PRESETS = "more_presets"
+"""Key of the session state: whether `MORE_PRESETS` are drawn."""
 _TOKEN = "launch_token"
 """Key of the session state: token of the next start. A second start with the same token creates no run."""
 _MAX_MESSAGES = 4
@@ -99,8 +105,8 @@ def _explain_disabled_start(
     request: Request, config: RunConfig | None, faults: Mapping[str, Fault], unavailable_reason: str
 ) -> str:
     """Write why *Start* is disabled; empty if it is enabled, or if the listed faults already explain it."""
-    if not messages.may_act():
-        return messages.READ_ONLY if view.get_bundle() is None else "The runs of a bundle are read-only."
+    if (reason := messages.get_read_only_reason()) is not None:
+        return reason
     if unavailable_reason:
         return f"{request.choices[ENV]} is not available here: {unavailable_reason}"
     if config is not None or faults:
@@ -149,14 +155,26 @@ def _show_choices(
     with right:
         fields.show_text(
             "Name", NAME, texts.get(NAME, ""), request, key="launch_name", help_text="Shown in lists.",
-            placeholder="Auto-generated if empty",
+            placeholder=_make_automatic_name(request),
         )  # fmt: skip
     _show_presets(request)
 
 
+def _make_automatic_name(request: Request) -> str:
+    """Make the name that the run gets if the field is empty. A sweep makes the names of its runs itself."""
+    if request.config is None or request.other_algos or len(request.seeds) > 1:
+        return "Automatic if empty"
+    return make_run_name(request.config.model_dump(include={"algo", "seed", "env"}))
+
+
 def _show_presets(request: Request) -> None:
-    """Draw the presets as cards with one sentence each; the page's style sheet draws the cards."""
+    """Draw the presets as cards with one sentence each; the page's style sheet draws the cards.
+
+    Presets for comparisons with published code are drawn after *More presets* is switched on, or if one is chosen.
+    """
     presets = describe_presets()
+    if not st.session_state.get(_HAS_MORE_PRESETS) and request.choices[PRESET] not in MORE_PRESETS:
+        presets = {name: text for name, text in presets.items() if name not in MORE_PRESETS}
     value = None if PRESET in request.faults else request.choices[PRESET]
     index = None if value is None else 0  # None: nothing is selected; otherwise `bind` sets the value
     first_sentences = [text.split(". ")[0].rstrip(".") + "." for text in presets.values()]
@@ -167,6 +185,8 @@ def _show_presets(request: Request) -> None:
         **fields.bind(PRESET, "preset", value, default=DEFAULTS[PRESET]),
     )  # fmt: skip
     fields.show_fault(request.faults, PRESET)
+    if request.choices[PRESET] not in MORE_PRESETS:
+        st.toggle("More presets", key=_HAS_MORE_PRESETS, help=", ".join(MORE_PRESETS))
 
 
 def _show_map(texts: Mapping[str, str], request: Request, maps: Mapping[str, list[str]]) -> None:
@@ -185,14 +205,11 @@ def _show_settings(
     texts: Mapping[str, str], request: Request, faults: Mapping[str, Fault], *, excluded: frozenset[str]
 ) -> None:
     """Draw the settings that have an effect for this request, by section; `excluded` are drawn elsewhere."""
-    keys_drawn_elsewhere = (
-        launch_request.CHOICE_SETTINGS | excluded
-    )  # task, algorithm, preset, seed and length; success rule
-    named_plugins = _list_named_plugins(texts, request)
+    # task, algorithm, preset, seed and length; success rule
+    keys_drawn_elsewhere = launch_request.CHOICE_SETTINGS | excluded
+    values = {**request.defaults, **texts, "algo": request.choices[ALGO], "env.name": request.choices[ENV]}
     settings = [
-        info
-        for info in describe_fields()
-        if info.key not in keys_drawn_elsewhere and _has_effect(info.key, request, named_plugins)
+        info for info in describe_fields() if info.key not in keys_drawn_elsewhere and has_effect(info.key, values)
     ]
     unused = launch_request.find_unused_settings(texts, request)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
@@ -249,29 +266,6 @@ def _show_changes(texts: Mapping[str, str], keys_on_form: set[str], request: Req
         values = escape_markdown(", ".join(f"{key} = {texts[key]}" for key in without_effect))
         algo = escape_markdown(name_algo(request.choices[ALGO]))
         st.caption(f":material/visibility_off: Stored in the run, but without effect for {algo}: {values}.")
-
-
-def _list_named_plugins(texts: Mapping[str, str], request: Request) -> list[str]:
-    """List the plug-ins that the settings of this form name."""
-    names: list[str] = []
-    for key in PLUGIN_SETTINGS:
-        names += split_names(texts.get(key) or str(request.defaults.get(key, "")))
-    return names
-
-
-def _has_effect(key: str, request: Request, named_plugins: Collection[str]) -> bool:
-    """Whether this algorithm, with this environment and the plug-ins that settings name, reads a setting."""
-    section, _, rest = key.partition(".")
-    sections = list_sections(request.choices[ALGO])
-    env = request.choices[ENV]
-    if owner := find_owner(key):  # the plug-in that declares the setting
-        backbone = split_algo(request.choices[ALGO])[1]
-        return owner in (env, backbone, *named_plugins) and section in ("env", PLUGIN, *sections)
-    if section == "env":
-        # A plug-in environment has no adapter. It uses the settings of PettingZoo, too.
-        groups_in_use = (env,) if env in ADAPTERS else (env, "pettingzoo")
-        return rest.partition(".")[0] in groups_in_use
-    return section in sections
 
 
 def _find_start_faults(config: RunConfig) -> dict[str, Fault]:

@@ -63,11 +63,11 @@ def show(run_rows: RunData, x_axis: XAxisName, *, words: Sequence[str]) -> None:
     )
     if enlarged:
         _show_enlarged(run_rows, enlarged, shared_axis, axis_option)
-    found = [name for name in names if _matches(name, words)]
-    if not found:
+    matching = [name for name in names if _matches(name, words)]
+    if not matching:
         st.caption("No metric of this run contains these words." if names else "No metric has been recorded yet.")
     axis_of_small_charts = replace(shared_axis, height=None)
-    for group, members in groupby(found, lambda name: name.partition("/")[0]):
+    for group, members in groupby(matching, lambda name: name.partition("/")[0]):
         st.markdown(f"##### {escape_markdown(group)}")
         with st.container(key=f"live_metrics_{group}", horizontal=True, gap="small"):
             for name in members:

@@ -17,6 +17,7 @@ from app.figures.reference_runs import MAX_REFERENCE_RUNS, add_reference_runs, n
 from app.figures.registry import find_figure
 from app.ui import data
 from app.ui.page_state import WINDOW, Choices, Number
+from app.ui.page_url import report_missing
 from app.ui.widgets import canvas, pin
 from emtc_core.errors import ConfigError
 from storage.queries.runs import run_configs
@@ -127,13 +128,17 @@ def _shorten_name(name: str) -> str:
 
 
 def list_overlaid_runs(run_id: str) -> list[str]:
-    """List the runs that are overlaid on a run. Deleted runs and the run itself are left out."""
+    """List the runs that are overlaid on a run, without the run itself. State on the page which runs do not exist."""
     selected = OVERLAID_RUNS.read()
     if not selected:
         return []
     existing = data.cached(run_configs, ttl=2)(selected)
     overlaid = [other_id for other_id in selected if other_id in existing and other_id != run_id]
-    return overlaid[:MAX_REFERENCE_RUNS]
+    overlaid = overlaid[:MAX_REFERENCE_RUNS]
+    if missing := [other_id for other_id in selected if other_id not in existing]:
+        OVERLAID_RUNS.write(overlaid)
+        report_missing(OVERLAID_RUNS.name, ", ".join(missing), ", ".join(overlaid))
+    return overlaid
 
 
 def overlay_runs(cell: Cell, run_id: str) -> Cell:

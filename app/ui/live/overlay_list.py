@@ -4,6 +4,7 @@ The runs are grouped by sweep. The group of the shown run is first and open. The
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -73,7 +74,10 @@ def _make_groups(rows: Sequence[Mapping[str, Any]], run: RunRow, styles: Mapping
         runs = tuple(_describe_run(row, title, styles) for row in members)
         is_open = sweep_id == (run.sweep_id or "") or any(listed.is_shown for listed in runs)
         groups.append(RunGroup(f"sweep {sweep_id}", title, runs, is_open=is_open))
-    return sorted(groups, key=lambda group: group.key != f"sweep {run.sweep_id or ''}")
+    groups.sort(key=lambda group: group.key != f"sweep {run.sweep_id or ''}")
+    if groups and not any(group.is_open for group in groups):
+        groups[0] = replace(groups[0], is_open=True)
+    return groups
 
 
 def _describe_run(row: Mapping[str, Any], group_title: str, styles: Mapping[str, Style]) -> ListedRun:

@@ -189,12 +189,12 @@ def _show_smoothing() -> None:
 def _draw_training(run_rows: RunData, axis_option: dict[str, Any]) -> None:
     """Draw the grid of charts: the panels of the figures, then groups of metrics."""
     run = run_rows.run
-    drawn = [cells.overlay_runs(cell, run.id) for cell in _draw_cells(run_rows, axis_option)]
-    charts = [cell.chart for cell in drawn]
+    all_cells = [cells.overlay_runs(cell, run.id) for cell in _draw_cells(run_rows, axis_option)]
+    charts = [cell.chart for cell in all_cells]
     shared_axis = canvas.share_axis(LINK, charts, height=CHART_HEIGHT, smoothing=WEIGHT.read())
     with st.container(key="live_charts_grid", horizontal=True, gap="medium"):
-        for index, cell in enumerate(drawn):
-            is_last_row = index >= len(drawn) - 2  # in two columns; the name of the x axis is only below the last row
+        for index, cell in enumerate(all_cells):
+            is_last_row = index >= len(all_cells) - 2  # in two columns, only the last row has an x title
             if cell.title in (BETA_PANEL, CLOSING_PANEL):
                 _show_beta(cell, run, shared_axis, x_title=is_last_row)
             else:
@@ -241,7 +241,7 @@ def _read_x_axis(run: RunRow) -> tuple[XAxisName, XValues]:
 def _draw_cells(run_rows: RunData, axis_option: dict[str, Any]) -> list[Cell]:
     """Draw each panel of the figures of this page that the run has data for."""
     kinds = [kind for section in list_sections("live").values() for kind in section]
-    drawn: list[Cell] = []
+    all_cells: list[Cell] = []
     for kind in kinds:
         values: dict[str, Any] = {}
         if issubclass(kind.options, GateDynamicsOptions) and _BETA.parameter.read():
@@ -252,8 +252,8 @@ def _draw_cells(run_rows: RunData, axis_option: dict[str, Any]) -> list[Cell]:
             continue
         for panel in chart.panels:
             cell_values = {**values, "panel": panel.title, **axis_option}
-            drawn.append(Cell(panel.title, chart.keep_panel(panel.title), cell_values))
-    win_rate, *others = drawn
+            all_cells.append(Cell(panel.title, chart.keep_panel(panel.title), cell_values))
+    win_rate, *others = all_cells
     return [win_rate, *sorted(others, key=_get_position)]
 
 
@@ -264,13 +264,13 @@ def _get_position(cell: Cell) -> int:
 
 def _draw_metric_cells(run_rows: RunData, axis_option: dict[str, Any]) -> list[Cell]:
     """Draw the charts of several metrics that the run has data for."""
-    drawn: list[Cell] = []
+    metric_cells: list[Cell] = []
     for title, names in list_metric_charts().items():
         chart = draw_chart("metrics", run_rows, MetricOptions(metrics=names))
         if not chart.is_empty:
             chart = replace(chart, title=f"{title} of {run_rows.run.name}")
-            drawn.append(Cell(title, chart, {"metrics": names, **axis_option}))
-    return drawn
+            metric_cells.append(Cell(title, chart, {"metrics": names, **axis_option}))
+    return metric_cells
 
 
 def _draw_log(run_id: str) -> None:

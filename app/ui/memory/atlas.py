@@ -20,12 +20,13 @@ from streamlit.components.v2 import component
 from app.analysis.projections.linear import LabeledPoints
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection
 from app.figures.assets import read_asset, read_script
-from app.figures.theme import BINARY_COLORS, RED_GREEN, VIRIDIS, VIRIDIS_ON_DARK
+from app.figures.kinds.maps import describe_color_limits
+from app.figures.theme import BINARY_COLORS, VIRIDIS, VIRIDIS_ON_DARK
 from app.ui.memory.columns import Columns, publish_column
 from app.ui.page_state import TOUR
 
 MapEvent = Literal["pick", "select", "view"]
-"""pick: a point was selected. select: a region or range was selected. view: color, scale or camera changed."""
+"""pick: a point was selected. select: a region or range was selected. view: color or camera changed."""
 _MAX_EVENT_CHARACTERS = 20_000
 _KEYBOARD_HELP: Final = (
     "Arrow keys pan, plus and minus zoom, 0 shows all points, n and p select the next and previous point, s selects "
@@ -36,27 +37,10 @@ MapPoint = list[float]
 
 
 @dataclass(frozen=True)
-class Palette:
-    """A color scale, low to high."""
-
-    name: str
-    colors: tuple[str, ...]
-    dark_colors: tuple[str, ...]
-    """The colors on a dark background."""
-
-
-PALETTES: Final = {
-    "viridis": Palette("viridis", VIRIDIS, VIRIDIS_ON_DARK),
-    "red-green": Palette("red–green", RED_GREEN, RED_GREEN),
-}
-
-
-@dataclass(frozen=True)
 class MapView:
     """The view that the page's URL requests."""
 
     color: str
-    palette: str
     camera: tuple[float, float, float] | None  # center x and y, and width of the visible part, in units of the axes
     selection: NodeSelection
 
@@ -77,7 +61,7 @@ class EpisodePath(TypedDict):
 
     label: str
     color: NotRequired[str]
-    places: list[MapPoint | None]  # None: the node of the step is not in the snapshot
+    points: list[MapPoint | None]  # None: the node of the step is not in the snapshot
     beta: list[float | None]  # gate coefficient, the weight of the episodic incentive
     delta_mem: list[float | None]  # consistency error [return]
     jumps: list[int]  # steps with the largest delta_mem; the map labels them with t and delta_mem
@@ -102,7 +86,7 @@ def show(
     coordinates_key: str,
     view: MapView,
     alt: str,
-    is_sample: bool,
+    n_memory_nodes: int,
 ) -> None:
     """Draw a map.
 
@@ -114,7 +98,7 @@ def show(
         coordinates_key: A text that identifies the coordinates.
         view: The view with which the map opens.
         alt: Text alternative of the picture.
-        is_sample: Whether the nodes are a sample of the memory.
+        n_memory_nodes: Number of nodes of the whole memory. The snapshot may be a sample of them.
     """
     coordinates = points.coordinates[columns.order]  # from the order of the snapshot to the drawing order
     slot_column = {"key": "slot", "name": "memory", "unit": "id", "meaning": "slot in the memory", "colored": False}
@@ -129,21 +113,15 @@ def show(
         camera = {"x": center_x, "y": center_y, "span": width}
     meta = {
         "n": len(coordinates),
-        "isSample": is_sample,
+        "nMemory": n_memory_nodes,
         "x": publish_column(f"x-{coordinates_key}", coordinates[:, 0]),
         "y": publish_column(f"y-{coordinates_key}", coordinates[:, 1]),
         "xLabel": points.x_label,
         "yLabel": points.y_label,
         "columns": [slot_column, *quantity_columns],
-        "palettes": {
-            key: {"name": palette.name, "lut": list(palette.colors), "darkLut": list(palette.dark_colors)}
-            for key, palette in PALETTES.items()
-        },
-        "defaultPalette": next(iter(PALETTES)),
+        "lut": list(VIRIDIS),
+        "darkLut": list(VIRIDIS_ON_DARK),
         "binaryColors": list(BINARY_COLORS),
-        # Two dimensions of the embedding can have different scales. Other projections need equal scales on both axes.
-        # The axis labels of a map of two such dimensions start with "embedding" (`select_axes`).
-        "equalAspect": not points.x_label.startswith("embedding"),
         "kind": identity.kind,
         "channel": identity.channel,
         "group": identity.group,
@@ -151,7 +129,6 @@ def show(
         "tourStep": TOUR.read(),  # if it changes, the map applies the view of the URL again
         "view": {
             "color": view.color,
-            "palette": view.palette,
             "camera": camera,
             "polygon": [list(corner) for corner in view.selection.polygon] or None,
             "filters": {key: list(limits) for key, limits in view.selection.ranges.items()},
@@ -213,12 +190,12 @@ def show_marks(
     data = {  # the keys are the names in atlas.js
         "channel": channel,
         "selected": selected_slot,
-        "at": selected_point,
-        "hint": suggested_point,
-        "near": list(neighbors),
-        "traces": list(paths),
-        "every": steps_per_mark,
-        "seek": path_moves_player,
+        "selectedPoint": selected_point,
+        "suggestedPoint": suggested_point,
+        "neighbors": list(neighbors),
+        "paths": list(paths),
+        "stepsPerMark": steps_per_mark,
+        "pathMovesPlayer": path_moves_player,
     }
     _marker(key=f"{channel}-marker", data=data)
 
@@ -237,7 +214,8 @@ def _describe_column(key: str, color_limits: tuple[float, float]) -> dict[str, o
         "colored": True,
         "low": low,
         "high": high,
-        "noEffect": quantity.no_effect,  # value of nodes on which the gate has no effect; they are drawn gray
+        "noEffect": quantity.no_effect,  # value of ordinary nodes, which are drawn gray
+        "ends": describe_color_limits(quantity),
         "log": quantity.is_log,
     }
     if quantity.value_names:

@@ -29,7 +29,7 @@ class Columns:
     slot: NDArray[np.int32]  # [M]
     quantities: Mapping[str, NDArray[np.float32]]
     color_limits: Mapping[str, tuple[float, float]]
-    """Values at the ends of each quantity's color scale. One percent of the nodes may be beyond each end."""
+    """Values at the ends of each quantity's color scale (`compute_color_limits`). Nodes may be beyond the ends."""
 
 
 @st.cache_resource(max_entries=6, show_spinner=False)

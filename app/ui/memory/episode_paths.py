@@ -10,7 +10,7 @@ import streamlit as st
 from app.analysis.format import escape_markdown, format_number
 from app.figures.kinds.maps import MAX_LABELED_ERRORS, largest_errors
 from app.figures.named.memories import find_contrast
-from app.figures.theme import DELTA_MEM, WIN_RATE
+from app.figures.theme import DELTA_MEM_COLOR, WIN_RATE_COLOR
 from app.ui import data
 from app.ui.memory import atlas
 from app.ui.memory.snapshot_map import MemoryMap
@@ -59,7 +59,7 @@ def make_paths(memory_map: MemoryMap, trajectory: Trajectory, other: Trajectory 
     if other is None:
         return [make_path(memory_map, trajectory)]
     better, worse = _sort_by_outcome(trajectory, other)
-    colors = {better.episode: WIN_RATE, worse.episode: DELTA_MEM}
+    colors = {better.episode: WIN_RATE_COLOR, worse.episode: DELTA_MEM_COLOR}
     return [make_path(memory_map, episode, color=colors[episode.episode]) for episode in (trajectory, other)]
 
 
@@ -73,7 +73,7 @@ def make_path(memory_map: MemoryMap, trajectory: Trajectory, *, color: str | Non
         points = [point if np.isfinite(point).all() else None for point in coordinates.tolist()]
     path = atlas.EpisodePath(
         label=_describe(trajectory),
-        places=points,
+        points=points,
         beta=_replace_nan(trajectory.beta),
         delta_mem=_replace_nan(trajectory.delta_mem),
         jumps=[] if trajectory.delta_mem is None else largest_errors(trajectory.delta_mem, MAX_LABELED_ERRORS).tolist(),

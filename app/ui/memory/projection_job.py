@@ -45,11 +45,12 @@ def show(
     if newest_job is not None and newest_job.status in ("failed", "lost"):
         reason = newest_job.error or "its process ended without an error message"
         st.warning(f"The last computation failed: {escape_markdown(reason)}")
+    reason = messages.get_read_only_reason()
     with st.container(horizontal=True, vertical_alignment="center", border=True):
         st.markdown(f"{label} with {format_count(n)} landmarks is not computed yet. The map shows PCA.")
         if st.button(
             f"Compute {label}", icon=":material/play_arrow:", type="primary", key=f"compute_projection{key}",
-            disabled=not messages.may_act(),
+            disabled=reason is not None, help=reason,
         ):  # fmt: skip
             try:
                 start_job(data.database(), snapshot, method=method, n=n, seed=seed, embedder=embedder)

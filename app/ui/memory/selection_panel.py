@@ -70,12 +70,9 @@ def _show_export(memory_map: MemoryMap, is_selected: NDArray[np.bool_]) -> None:
     figure = snapshot_map.make_figure(memory_map, is_selected)
     pinned_values = memory_map.pinned_values | {
         "color": figure.quantity.key,
-        "scale": list(figure.scale),
         "drawn": snapshot_map.MAX_NODES_IN_FILE,
     }
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        first_sentence = figure.caption.split(". ")[0]
-        st.caption(escape_markdown(first_sentence))
         stem = f"{run.id}-{memory_map.snapshot.env_step}"
         pin.show_with_export(figure, key="atlas", stem=stem, page="memory", run=run, facts=pinned_values)
 

@@ -3,6 +3,9 @@
 A node is one stored state of the episodic memory. A snapshot contains all nodes at one env step, or a sample of them. A
 map shows each node of a snapshot at two coordinates, which a projection computes from the embedding of the node. t-SNE
 and UMAP compute the coordinates of some nodes, the landmarks, and place the other nodes between them.
+
+A pin stores a figure of the page in the notebook, with the values from which it can be made again. A bundle is a file
+with exported runs; a thin bundle has no snapshots.
 """
 
 from collections.abc import Sequence
@@ -16,7 +19,7 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app.analysis.format import escape_markdown, format_count
-from app.analysis.projections.linear import AXIS_PAIRS, LabeledPoints, select_axes
+from app.analysis.projections.linear import LabeledPoints
 from app.analysis.projections.snapshots import (
     BACKGROUND,
     MAX_LANDMARKS,
@@ -71,6 +74,8 @@ EMBEDDERS = {
 LANDMARK_COUNTS = (2000, 5000, 10_000, 20_000, MAX_LANDMARKS)
 """Numbers of landmarks that can be chosen."""
 _DEFAULT_LANDMARKS = 5000
+METHODS = ("pca", "tsne", "umap")
+"""Projections that can be chosen on the page: keys in `METHOD_NAMES`."""
 MAX_NODES_IN_FILE = 100_000
 """Maximum number of nodes in an exported or pinned map. The map on the page shows all nodes."""
 MAX_SELECTION_CHARACTERS = 8000
@@ -78,7 +83,6 @@ _PAGES = ("memory", "replay")
 """Pages with the first map. Only the Memory page has a second map."""
 # URL parameters of the view and of the selection. Both maps have the same.
 COLOR = Choice(AtlasOptions.get_option("color").parameter, *_PAGES)
-PALETTE = Choice(AtlasOptions.get_option("scale").parameter, *_PAGES)
 CAMERA = Text("camera", *_PAGES, max_characters=64)
 LASSO = Text("lasso", *_PAGES, max_characters=MAX_SELECTION_CHARACTERS)
 RANGES = Text("ranges", *_PAGES, max_characters=MAX_SELECTION_CHARACTERS)
@@ -102,7 +106,6 @@ class MapSide:
     """Prefix of the names of the URL parameters."""
     snapshot: Choice
     method: OptionWidget
-    axis_pair: OptionWidget
     n_landmarks: OptionWidget
     seed: OptionWidget
     embedder: Choice
@@ -114,7 +117,6 @@ def _make_side(channel: str, prefix: str, *pages: str) -> MapSide:
         prefix,
         snapshot=Choice(f"{prefix}snap", *pages, in_url_as_default=True),
         method=OptionWidget(MapOptions, "method", *pages, kind="buttons", prefix=prefix),
-        axis_pair=OptionWidget(MapOptions, "pair", *pages, prefix=prefix),
         n_landmarks=OptionWidget(MapOptions, "n", *pages, prefix=prefix),
         seed=OptionWidget(MapOptions, "seed", *pages, kind="number", prefix=prefix),
         embedder=Choice(f"{prefix}embedder", *pages),
@@ -130,9 +132,7 @@ class ProjectionChoice:
     """How a snapshot is projected. A notebook entry stores these values under the names of the fields."""
 
     method: str
-    """Key in `METHOD_NAMES`."""
-    pair: int
-    """Index in `AXIS_PAIRS`, for the method axes."""
+    """One of `METHODS`."""
     n: int
     """Number of landmarks of t-SNE or UMAP."""
     seed: int
@@ -185,7 +185,7 @@ class MemoryMap:
     def coordinates_key(self) -> str:
         """A text that identifies the coordinates."""
         projection = self.choice.projection
-        settings = f"{projection.pair}-{projection.n}-{projection.seed}-{projection.embedder}"
+        settings = f"{projection.n}-{projection.seed}-{projection.embedder}"
         return f"{self.choice.snapshot_name}-{self.name}-{settings}"
 
     @property
@@ -239,16 +239,14 @@ def choose_map(run: RunRow, side: MapSide, other_snapshot: int | None = None) ->
     Args:
         run: The run.
         side: Which of the two maps.
-        other_snapshot: Id of the first map's snapshot, if it is of the same run. The default is then another snapshot,
-            or another projection if there is only one.
+        other_snapshot: Id of the first map's snapshot, if it is of the same run. The default is then another snapshot.
     """
     snapshots = data.cached(list_snapshots, ttl=2)(run.id)
     if not len(snapshots):
         _show_empty(run)
         return None
     snapshot_row = _choose_snapshot(snapshots, side, other_snapshot)
-    has_other_map_the_only_snapshot = len(snapshots) == 1 and snapshot_row["id"] == other_snapshot
-    projection = _choose_projection(side, default="axes" if has_other_map_the_only_snapshot else "pca")
+    projection = _choose_projection(side)
     snapshot_key = SnapshotKey(data.database_url(), snapshot_row["id"], str(snapshot_row["created_at"]))
     snapshot = memory_data.get_snapshot(snapshot_key)
     if snapshot.size == 0:
@@ -289,19 +287,29 @@ def choose_second_map(run: RunRow, first: MapChoice) -> MapChoice | None:
         return choose_map(second_run, SECOND_MAP, other_snapshot)
 
 
-def draw_map(choice: MapChoice, other: MapChoice | None = None) -> MemoryMap:
-    """Draw a map. With an `other` map, both use the same color limits and share view and selection."""
+def make_map(choice: MapChoice) -> MemoryMap:
+    """Compute or read the coordinates of a map. Draw what the user must know about them, such as a missing projection.
+
+    Call this above the columns of two maps, so that the maps are at the same height.
+    """
     memory_map = _project(choice)
     warning = describe_equal_embeddings(memory_map.embedded.embedding)
     if warning:
         st.warning(warning, icon=":material/compress:")
+    return memory_map
+
+
+def draw_map(memory_map: MemoryMap, other: MapChoice | None = None) -> None:
+    """Draw a map. With an `other` map, both use the same color limits and share view and selection."""
+    choice = memory_map.choice
+    snapshot = choice.snapshot
     projection = choice.projection
     identity = atlas.MapIdentity(
         channel=choice.side.channel,
         group="" if other is None else "memories",
         run=choice.run.id,
         nodes=choice.snapshot_name,
-        kind=f"{projection.method}-{projection.pair}-{projection.embedder}",
+        kind=f"{projection.method}-{projection.embedder}",
     )
     atlas.show(
         choice.columns,
@@ -310,14 +318,13 @@ def draw_map(choice: MapChoice, other: MapChoice | None = None) -> MemoryMap:
         identity=identity,
         coordinates_key=memory_map.coordinates_key,
         view=read_view(),
-        alt=f"{name_memory(choice.snapshot, choice.run.name)}, {memory_map.name}.",
-        is_sample=choice.snapshot.whole is not None,
+        alt=f"{name_memory(snapshot, choice.run.name)}, {memory_map.name}.",
+        n_memory_nodes=snapshot.size if snapshot.whole is None else snapshot.whole.size,
     )
-    return memory_map
 
 
 def read_view() -> atlas.MapView:
-    """Read color, palette, camera and selection from the URL."""
+    """Read color, camera and selection from the URL."""
     camera = None
     numbers = parse_numbers(CAMERA.read(), ",")
     if len(numbers) == 3 and numbers[2] > 0:  # the third number is the width of the view
@@ -326,7 +333,6 @@ def read_view() -> atlas.MapView:
         CAMERA.reject("the whole map")
     return atlas.MapView(
         color=COLOR.select(list(NODE_QUANTITIES), lambda key: NODE_QUANTITIES[key].name, default="h"),
-        palette=PALETTE.select(list(atlas.PALETTES)),
         camera=camera,
         selection=read_selection(),
     )
@@ -344,8 +350,8 @@ def read_selection() -> NodeSelection:
 
 
 def write_view(event: dict[str, Any]) -> None:
-    """Write color, palette and camera of a map into the URL. The browser sends them with the event."""
-    for parameter, key in ((COLOR, "color"), (PALETTE, "palette"), (CAMERA, "camera")):
+    """Write color and camera of a map into the URL. The browser sends them with the event."""
+    for parameter, key in ((COLOR, "color"), (CAMERA, "camera")):
         value = event.get(key)
         parameter.write(str(value)[: CAMERA.max_characters] if value else None)
 
@@ -392,8 +398,7 @@ def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_], episodes:
         all_quantities=True,
         traces=paths,
     )
-    colors = atlas.PALETTES[map_view.palette].colors
-    options = AtlasOptions(color=map_view.color, color_scale=colors)
+    options = AtlasOptions(color=map_view.color)
     return find_figure("memory-atlas").draw(nodes, options)  # type: ignore[return-value]  # this figure is a Cloud
 
 
@@ -468,16 +473,12 @@ def _choose_snapshot(snapshots: pd.DataFrame, side: MapSide, other_snapshot: int
     return by_id[snapshot_id]
 
 
-def _choose_projection(side: MapSide, *, default: str) -> ProjectionChoice:
-    """Draw the choice of the projection, and of the settings that it has. `default` is a key in `METHOD_NAMES`."""
-    method = side.method.draw(default=default)
-    axis_pair = 0
+def _choose_projection(side: MapSide) -> ProjectionChoice:
+    """Draw the choice of the projection, and of the settings that it has."""
+    method = side.method.draw(METHODS)
     n_landmarks = _DEFAULT_LANDMARKS
     seed = 0
     embedder = RUN_EMBEDDER
-    if method == "axes":
-        labels = [f"x{first + 1} · x{second + 1}" for first, second in AXIS_PAIRS]
-        axis_pair = side.axis_pair.draw(range(len(labels)), labels.__getitem__, width=130)
     if side is SECOND_MAP:
         embedder = st.selectbox(
             "Embedding", **side.embedder.bind(list(EMBEDDERS), EMBEDDERS.__getitem__), width=140,
@@ -488,7 +489,6 @@ def _choose_projection(side: MapSide, *, default: str) -> ProjectionChoice:
         seed = side.seed.draw(width=100)
     return ProjectionChoice(
         method=str(method),
-        pair=int(axis_pair or 0),
         n=int(n_landmarks or _DEFAULT_LANDMARKS),
         seed=int(seed or 0),
         embedder=str(embedder),
@@ -509,14 +509,11 @@ def _combine_color_limits(choice: MapChoice, other: MapChoice | None) -> dict[st
 
 
 def _project(choice: MapChoice) -> MemoryMap:
-    """Compute axes or PCA. Read any other projection from the database; until it has been computed, use PCA."""
+    """Compute PCA. Read any other projection from the database; until it has been computed, use PCA."""
     snapshot = choice.snapshot
     projection = choice.projection
     if projection.embedder != RUN_EMBEDDER:
         return _project_new_embedding(choice)
-    if projection.method == "axes":
-        points = select_axes(snapshot.embedding, AXIS_PAIRS[projection.pair])
-        return MemoryMap(choice, points, method="axes", name="embedding axes", embedded=snapshot)
     pca = memory_data.get_pca(choice.snapshot_key)
     pca_map = MemoryMap(choice, pca, method="pca", name="PCA", embedded=snapshot)
     if projection.method not in BACKGROUND:  # the methods that are computed in the background
@@ -538,17 +535,12 @@ def _project_new_embedding(choice: MapChoice) -> MemoryMap:
     projection = choice.projection
     embedder_name = EMBEDDERS[projection.embedder]
     embedding = find_embedding(data.database(), snapshot.id, projection.embedder, seed=projection.seed)
-    # The job that computes a projection also fits the embedder. For the embedding axes, the job of PCA does that.
-    stored = _get_or_offer_projection(choice, "pca" if projection.method == "axes" else projection.method)
+    stored = _get_or_offer_projection(choice, projection.method)  # the job that computes it also fits the embedder
     if embedding is None or stored is None:
         pca = memory_data.get_pca(choice.snapshot_key)
         name = "PCA of the run's embedding, shown until the projection is computed"
         return MemoryMap(choice, pca, method="pca", name=name, embedded=snapshot)
     embedded = replace(snapshot, embedding=embedding.coordinates)
-    if projection.method == "axes":
-        points = select_axes(embedded.embedding, AXIS_PAIRS[projection.pair])
-        name = f"embedding axes of {embedder_name}"
-        return MemoryMap(choice, points, method="axes", name=name, embedded=embedded)
     points, name = stored
     return MemoryMap(choice, points, projection.method, f"{name} of {embedder_name}", embedded)
 

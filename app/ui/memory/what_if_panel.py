@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from app.analysis.format import escape_markdown, format_count, format_number, format_percent
 from app.analysis.samples import NEEDS_WHOLE
 from app.analysis.what_if import (
-    GateRules,
-    Stream,
+    GateSettings,
+    RecordedTransitions,
     WhatIfResult,
     WhatIfSettings,
     evaluate_what_if,
     explain_tau,
-    read_gate_rules,
+    read_gate_settings,
     tabulate_what_if,
 )
 from app.figures.named.what_if import RecomputedGate, WhatIfOptions
@@ -76,7 +76,7 @@ def show(
     if not box.open:
         return
     with box, messages.guarded():
-        rules = read_gate_rules(run.config)
+        rules = read_gate_settings(run.config)
         settings = _choose_settings(rules, is_sample=snapshot.whole is not None)
         transitions = memory_data.get_stream(choice.snapshot_key, rules)
         merged_nodes = None
@@ -90,7 +90,7 @@ def show(
         st.caption(_explain_limits(run, transitions, rules, result))
 
 
-def _choose_settings(rules: GateRules, *, is_sample: bool) -> WhatIfSettings:
+def _choose_settings(rules: GateSettings, *, is_sample: bool) -> WhatIfSettings:
     """Draw the settings in one bar. The defaults are the settings of the run.
 
     If the snapshot is a sample of the memory (`is_sample`), only τ can be changed.
@@ -142,7 +142,7 @@ def _show_result(
         st.caption(escape_markdown(chart.caption))
 
 
-def _explain_limits(run: RunRow, transitions: Stream, rules: GateRules, result: WhatIfResult) -> str:
+def _explain_limits(run: RunRow, transitions: RecordedTransitions, rules: GateSettings, result: WhatIfResult) -> str:
     """Explain which values cannot be recomputed, and why."""
     sentences: list[str] = []
     n_transitions = len(transitions.beta)
@@ -163,7 +163,7 @@ def _explain_limits(run: RunRow, transitions: Stream, rules: GateRules, result: 
             f"β < {CLOSED_BELOW:g} are those of the training, but the share of removed incentive is computed from H "
             "only.",
         ]
-        if result.nodes >= rules.memory.capacity:
+        if result.n_nodes >= rules.memory.capacity:
             sentences.append("The memory was full, so slots of removed nodes are used by other nodes.")
     gate = run_data.get_gate_verdict(run.id, run.live_status).gate
     removed_fraction = gate.values.get("gate/incentive_removed") if gate else None

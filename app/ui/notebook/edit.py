@@ -29,7 +29,7 @@ _NEW_ERROR: Final = "notebook_new_error"
 _CREATED_AT: Final = "notebook_created_at"
 
 
-def show_new() -> None:
+def show_new_entry_form() -> None:
     """Draw the popover with the form for a new entry without a figure.
 
     The token identifies the new entry. Two saves with one token create one entry, and a new token empties the form.
@@ -48,7 +48,7 @@ def is_editing(entry_id: int) -> bool:
     return st.session_state.get(_EDITED_ID) == entry_id
 
 
-def begin(row: EntryRow) -> None:
+def open_editor(row: EntryRow) -> None:
     """Open the editor with the current text of the entry."""
     st.session_state[_EDITED_ID] = row.id
     st.session_state[_UPDATED_AT_WHEN_OPENED] = row.updated_at
@@ -57,7 +57,7 @@ def begin(row: EntryRow) -> None:
     st.session_state.pop(_EDIT_ERROR, None)
 
 
-def show(row: EntryRow) -> None:
+def show_editor(row: EntryRow) -> None:
     """Draw the editor with its preview."""
     st.text_input("Title", max_chars=_MAX_TITLE_LENGTH, key=f"edit-title-{row.id}", persist_state="session")
     left, right = st.columns(2, gap="medium")

@@ -59,7 +59,7 @@ def show() -> None:
     entries = list_entries(data.database())
     with st.container(horizontal=True, vertical_alignment="bottom"):
         matching = _select_matching_entries(entries) if entries else []
-        edit.show_new()
+        edit.show_new_entry_form()
         if entries:
             show_download([row.id for row in matching], all_ids=[row.id for row in entries], key="notebook")
     show_undo()
@@ -82,7 +82,7 @@ def show_entry(row: EntryRow) -> None:
     """Draw an entry, or its editor."""
     with st.container(border=True, key=f"entry-{row.id}"):
         if edit.is_editing(row.id):
-            edit.show(row)
+            edit.show_editor(row)
         else:
             st.markdown(f"#### {escape_markdown(row.title) or 'Untitled'}")
             created = f"Entry {row.id} · {format_time(row.created_at)}"
@@ -253,7 +253,9 @@ def _show_buttons(row: EntryRow, *, has_all_runs: bool) -> None:
             _show_view_link(view)
         may_act = messages.may_act()
         if may_act and not edit.is_editing(row.id):
-            st.button("Edit", icon=":material/edit:", key=f"entry-{row.id}-edit", on_click=edit.begin, args=(row,))
+            st.button(
+                "Edit", icon=":material/edit:", key=f"entry-{row.id}-edit", on_click=edit.open_editor, args=(row,)
+            )
         show_download([row.id], key=f"entry-{row.id}")
         with st.popover("Delete", icon=":material/delete:", key=f"entry-{row.id}-delete", disabled=not may_act):
             st.markdown("Delete this entry and its figure?")

@@ -77,12 +77,13 @@ SECOND_EPISODE = ChoiceKeys(
     is_second=True,
 )
 _ORDERS: dict[Order, str] = {
-    "-episode": "newest first",
-    "episode": "oldest first",
-    "-episode_return": "highest return first",
-    "episode_return": "lowest return first",
-    "-length": "longest first",
+    "-episode": "Newest",
+    "-episode_return": "Best",
+    "episode_return": "Worst",
+    "-length": "Longest",
+    "episode": "Oldest",
 }
+"""Order of the list → its label: the episode that is listed first. Best and worst are those by return."""
 _FIND_HELP = (
     "A number finds the episode with this number and the episode at this env step. Conditions: `won`, `lost`, "
     "`return>5`, `length<40`, `step>=10000`, `episode<100`. All conditions must be true."
@@ -146,8 +147,8 @@ def _choose_training(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_
     text = _draw_search_field(keys, keys.episode, is_list)
     order: Order = "-episode"
     if not keys.is_second:
-        selected = st.selectbox(
-            "Order", width="stretch" if is_list else 200, label_visibility="collapsed",
+        selected = st.pills(
+            "Order", label_visibility="collapsed", required=True,
             **keys.order.bind(list(_ORDERS), _ORDERS.__getitem__, on_change=partial(_reset, keys, keys.episode)),
         )  # fmt: skip
         order = next(name for name in _ORDERS if name == str(selected))  # gives `selected` the type `Order`

@@ -56,17 +56,27 @@ _SECOND_RUN = Choice("beside_run", "replay")
 """Run of the second episode."""
 _report_frame = component("emtc_lab_frame", js=read_asset("frame.js"))
 """The component that sends the number of the frame in the player from the browser to the server."""
-# Keys of the session state. The first: whether two episodes are compared. The second: a text (result or error) that
-# the next rerun shows once as a toast.
-_IS_PAIR = "beside_on"
+_IS_PAIR = Flag("compare", "replay")
+"""Whether a second episode is played. A link that contains the second episode does not need it."""
 _EXTREMES_NOTE = "extremes_note"
-_COMPARE_HELP = "Two episodes with one time cursor. The second may be of another run."
-_BEST_HELP = "Adds the training episode with the highest return, of those that can be replayed"
-# If two episodes from one node differ by at least half as much as the best and the worst of all, these two are shown.
-_EXTREMES_HELP = (
-    "The two training episodes with the highest and the lowest return, of those that can be replayed. Two that began "
-    "in the same node of the memory are preferred if their returns differ by at least half of that difference. Among "
-    "equal returns, the newest episode is used."
+"""Key of the session state: a text (result or error) that the next rerun shows once as a toast."""
+_COMPARE_MENU = "compare_menu"
+"""Key of the menu."""
+_ANOTHER = "another"
+_BEST = "best"
+_EXTREMES = "extremes"
+_NO_PAIR = "none"
+_COMPARE_ACTIONS = {
+    _ANOTHER: "With another episode",
+    _BEST: "With the best episode",
+    _EXTREMES: "Best and worst episode",
+    _NO_PAIR: "Stop comparing",
+}
+"""Entry of the menu → its label."""
+_COMPARE_HELP = (
+    "Two episodes with one time cursor. The second may be of another run. Best and worst: the highest and the lowest "
+    "return of the training episodes that can be replayed. Two that began in the same node of the memory are preferred "
+    "if their returns differ by at least half as much."
 )
 _MAP_HELP = "The path of the episode on the map of the memory, with the same cursor. Click the path to go to a step"
 _NO_EXTREMES = "This run has no two episodes with different returns that can be replayed."
@@ -85,9 +95,10 @@ def show(run: RunRow) -> None:
     if may_have_none and _show_if_none_stored(run):
         return
     if SECOND_EPISODE.is_in_url():
-        st.session_state[_IS_PAIR] = True
+        _IS_PAIR.write(True)  # it remains a pair if a new search or source removes the episode from the URL
+    is_pair = _IS_PAIR.read()
     tools = st.container(key="replay_tools", horizontal=True, vertical_alignment="center", gap="small")
-    if st.session_state.get(_IS_PAIR) or _HAS_MAP.read():
+    if is_pair or _HAS_MAP.read():
         choice_container = st.container(horizontal=True, vertical_alignment="center")
         player_container = st.container(gap="xsmall")
         is_list = False
@@ -101,7 +112,9 @@ def show(run: RunRow) -> None:
             first = choose_episode(run, choice_container, FIRST_EPISODE, is_list=is_list)
             if first is None:
                 return
-            second = _choose_second(run) if _show_pair_controls(run, tools) else None
+            with tools:
+                _show_compare_menu(run, is_pair=is_pair)
+            second = _choose_second(run) if is_pair else None
         except EmtcError as exc:
             messages.error(exc)
             return
@@ -136,20 +149,27 @@ def _show_if_none_stored(run: RunRow) -> bool:
     return True
 
 
-def _show_pair_controls(run: RunRow, tools: DeltaGenerator) -> bool:
-    """Draw the switch and the buttons for a second episode; return whether the switch is on."""
+def _show_compare_menu(run: RunRow, *, is_pair: bool) -> None:
+    """Draw the menu that chooses a second episode, or both, or removes the second one."""
 
-    def on_toggle() -> None:
-        if not st.session_state[_IS_PAIR]:
+    def on_select() -> None:
+        action = st.session_state[_COMPARE_MENU]
+        if action == _ANOTHER:
+            _IS_PAIR.write(True)
+        elif action == _BEST:
+            _compare_with_best(run)
+        elif action == _EXTREMES:
+            _compare_extremes(run)
+        elif action == _NO_PAIR:
             _clear_second()
 
-    with tools:
-        is_pair = st.toggle("Compare", key=_IS_PAIR, on_change=on_toggle, help=_COMPARE_HELP)
-        st.button("Compare with best", key="beside_best", on_click=_compare_with_best, args=(run,), help=_BEST_HELP)
-        st.button("Best vs worst", key="extremes", on_click=_compare_extremes, args=(run,), help=_EXTREMES_HELP)
+    actions = [action for action in _COMPARE_ACTIONS if action != (_ANOTHER if is_pair else _NO_PAIR)]
+    st.menu_button(
+        "Compare", actions, format_func=_COMPARE_ACTIONS.__getitem__, icon=":material/compare:", key=_COMPARE_MENU,
+        help=_COMPARE_HELP, on_click=on_select,
+    )  # fmt: skip
     if note := st.session_state.pop(_EXTREMES_NOTE, ""):
         st.toast(note, icon=":material/compare:")
-    return is_pair
 
 
 def _choose_second(run: RunRow) -> Replay | None:
@@ -190,7 +210,8 @@ def _clear_episode() -> None:
 
 
 def _clear_second() -> None:
-    """Remove both the second episode and its run from the URL."""
+    """Remove the second episode and its run from the URL."""
+    _IS_PAIR.write(None)
     _clear_episode()
     _SECOND_RUN.write(None)
 
@@ -306,7 +327,8 @@ def _show_map(run: RunRow, replay: Replay, second: Replay | None = None) -> None
             choice = snapshot_map.choose_map(run, snapshot_map.FIRST_MAP)
         if choice is None:
             return
-        memory_map = snapshot_map.draw_map(choice)
+        memory_map = snapshot_map.make_map(choice)
+        snapshot_map.draw_map(memory_map)
         second_trajectory = None
         if second is not None and second.is_training and second.run.id == run.id:
             second_trajectory = second.trajectory
@@ -318,7 +340,7 @@ def _show_map(run: RunRow, replay: Replay, second: Replay | None = None) -> None
             steps_per_mark=episode_paths.STEPS_PER_MARK,
             path_moves_player=True,
         )
-        has_points = any(point for path in paths for point in path["places"])
+        has_points = any(point for path in paths for point in path["points"])
         if not has_points:
             # `whole` is set only if the snapshot is a sample of the memory
             source = "this snapshot" if memory_map.snapshot.whole is None else "this sample of the memory"
@@ -347,8 +369,11 @@ def _show_save(replays: Sequence[Replay], *, start: int) -> None:
         gif_help = f"At most {MAX_FRAMES} frames. Drawing takes some seconds."
         _show_download(replays, "GIF", "gif", stem, mode=mode, help=gif_help)
         has_video = find_spec("imageio_ffmpeg") is not None
-        video_help = "H.264, the same frames" if has_video else f"Install it with: {get_install_command('video')}"
-        _show_download(replays, "MP4", "mp4", stem, mode=mode, help=video_help, disabled=not has_video)
+        _show_download(
+            replays, "MP4", "mp4", stem, mode=mode, help="H.264, the same frames as the GIF", disabled=not has_video
+        )
+        if not has_video:
+            st.caption(f"MP4 needs a package that is not installed. Install it with: `{get_install_command('video')}`")
         default = min(max(0, frame), last_frame)
         t = config_form.integer_field(
             "Step of the frame", key=f"save-replay-t-{stem}-{default}", default=default, low=0, high=last_frame

@@ -1,6 +1,8 @@
 """The page Overview: what was trained, with which settings, code and machine, how to repeat it, and the user's note.
 
-At the end, the use of the machine over time: processor, memory and GPU.
+At the end, the use of the machine over time: processor, memory and GPU. A preset is a named set of defaults for the
+settings; a clone is a new run with the settings of this one. Runs that another program trained are imported: the
+database has only their curves, so they cannot be cloned.
 """
 
 from dataclasses import replace
@@ -25,7 +27,7 @@ from app.analysis.settings import list_libraries, write_value
 from app.figures.named.live import MetricOptions, read_run_data
 from app.figures.registry import draw_chart
 from app.figures.run_charts import MACHINE_METRICS
-from app.jobs.launch_request import make_texts, write_command
+from app.jobs.launch_request import break_lines, make_clone_texts, make_texts, write_command
 from app.ui import data, messages, run_data, view
 from app.ui.live import controls
 from app.ui.page_state import RUN, SWEEP, WINDOW
@@ -36,14 +38,20 @@ from emtc_core.errors import EmtcError
 from storage.queries.curves import policy_evaluations
 from storage.queries.final_rates import FINAL_RATE_LABEL, read_final_rates
 from storage.queries.run_search import list_filter_options
-from storage.queries.runs import list_resumes
+from storage.queries.runs import find_unused_seed, list_resumes
 from storage.runs.labels import LONGEST_NOTE, edit_run, tag_runs
 from storage.runs.rows import RunRow, imported_label
 
 _SAVE_RESULT = "run_save_result"
 """Key of the session state: the message or the error of the last *Save*."""
+_DUPLICATE_HELP = (
+    "Opens the Launch form with all settings of this run and the smallest seed that no run with these settings has. "
+    "Press *Start* there."
+)
 _NO_CLONE = "An imported run contains only curves. Its settings are not stored, so it cannot be repeated here."
 _PANEL_HEIGHT = 110
+_MACHINE_METRICS = tuple(name for name in MACHINE_METRICS if name != "machine/cpu_seconds")
+"""The panels of *Machine over time*. CPU seconds are CPU percent multiplied by the time between two reports."""
 
 
 def show(run: RunRow) -> None:
@@ -101,7 +109,7 @@ def describe_version(run: RunRow) -> str:
 
 
 def _show_actions(run: RunRow) -> None:
-    """Draw the button that clones the run, and the form for its name, tags and note."""
+    """Draw the buttons that request the run again, and the form for its name, tags and note."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         is_imported = imported_label(run.config) is not None
         help_text = "Opens the Launch form with all settings of this run. You can change them before you start."
@@ -109,8 +117,13 @@ def _show_actions(run: RunRow) -> None:
             "Clone in Launch", icon=":material/content_copy:", key="clone_run", disabled=is_imported,
             help=_NO_CLONE if is_imported else help_text,
         ):  # fmt: skip
-            name = f"Clone of {run.name.removeprefix('Clone of ')}"
-            st.switch_page("../pages/launch.py", query_params=make_texts(run.config, name=name))
+            st.switch_page("../pages/launch.py", query_params=make_clone_texts(run))
+        if st.button(
+            "Duplicate with another seed", icon=":material/casino:", key="duplicate_run", disabled=is_imported,
+            help=_NO_CLONE if is_imported else _DUPLICATE_HELP,
+        ):  # fmt: skip
+            seed = find_unused_seed(data.database(), run)
+            st.switch_page("../pages/launch.py", query_params=make_clone_texts(run, seed=seed))
         with st.popover("Name, tags and note", icon=":material/edit_note:", key="run-labels-box"):
             _show_name_form(run)
     result = st.session_state.pop(_SAVE_RESULT, None)
@@ -168,10 +181,12 @@ def _show_properties(run: RunRow) -> None:
         "Code": describe_version(run),
         **describe_repository(run.versions),
         "Family": _link_family(run),
-        "Resumed": controls.describe_resumes(list_resumes(data.database(), run.id)) or "Never.",
+        "Resumed": controls.describe_resumes(list_resumes(data.database(), run.id)),
     }
     rows: list[str] = []
     for name, text in properties.items():
+        if not text:
+            continue
         cell = text if name == "Family" else escape_markdown(text)  # the related runs are Markdown links
         rows.append(f"| {name} | {cell} |")
     st.markdown("\n".join([rows[0], "|---|---|", *rows[1:]]))
@@ -184,7 +199,7 @@ def _describe_training_time(run: RunRow) -> str:
 
 
 def _link_family(run: RunRow) -> str:
-    """Write links to the run's sweep and to the run that it restarts; the links contain the database."""
+    """Write links to the run's sweep and to the run that it restarts; empty if it has neither."""
     links = []
     if run.sweep_id:
         address = view.address_of("sweeps", {SWEEP.name: run.sweep_id})
@@ -192,7 +207,7 @@ def _link_family(run: RunRow) -> str:
     if run.parent_id:
         address = view.address_of("run", {RUN.name: run.parent_id})
         links.append(f"restarted from step 0 after [{escape_markdown(f'run {run.parent_id}')}]({address})")
-    return ", ".join(links) or "no sweep, no earlier run"
+    return ", ".join(links)
 
 
 def _show_code(run: RunRow) -> None:
@@ -203,9 +218,10 @@ def _show_code(run: RunRow) -> None:
         st.info(escape_markdown(text), icon=":material/input:")
     else:
         st.markdown("**Command that repeats this run**")
-        st.code(write_command(make_texts(run.config)), language=None, wrap_lines=True)
+        st.code(break_lines(write_command(make_texts(run.config))), language=None, wrap_lines=True)
     if run.versions:
-        st.caption(f"Versions: {escape_markdown(list_libraries(run.versions))}")
+        with st.expander("Versions", icon=":material/inventory_2:"):
+            st.caption(escape_markdown(list_libraries(run.versions)))
         changes = run_data.read_code_changes(run)
         if changes:
             with st.expander("Uncommitted changes", icon=":material/difference:"):
@@ -232,11 +248,12 @@ def _show_policies(run: RunRow) -> None:
 
 def _show_machine(run: RunRow) -> None:
     st.subheader("Machine over time")
-    recorded = read_run_data(data.database(), run, MACHINE_METRICS)
+    recorded = read_run_data(data.database(), run, _MACHINE_METRICS)
     if not len(recorded.metrics):
         st.caption("No data: the trainer has not reported yet, or its version does not record the use of the machine.")
         return
-    names = tuple(name for name in MACHINE_METRICS if name in {*recorded.metrics["name"]})
+    recorded_names = {*recorded.metrics["name"]}
+    names = tuple(name for name in _MACHINE_METRICS if name in recorded_names)
     chart = draw_chart("metrics", recorded, MetricOptions(metrics=names))
     chart = replace(chart, name="machine", title=f"Machine of {run.name}")
     with st.container(horizontal=True, horizontal_alignment="right"):

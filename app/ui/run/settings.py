@@ -1,4 +1,4 @@
-"""All settings of a run as a table that can be searched and compared with the preset and with another run.
+"""The settings that affect a run, as a table that can be searched and compared with the preset and with another run.
 
 A setting that this version does not have is listed at the end, with its value.
 """
@@ -9,6 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count
+from app.analysis.settings import has_effect
 from app.jobs.launch_request import CHOICE_SETTINGS, resolve_defaults
 from app.ui import data, messages
 from app.ui.page_state import Choice, Text
@@ -64,6 +65,8 @@ def make_rows(
 ) -> pd.DataFrame:
     """Tabulate settings in the order of their declaration.
 
+    Settings of other environments and algorithms are left out, because they have no effect on the run.
+
     Args:
         settings: Key → value of the run.
         defaults: Key → value of the preset; empty if this version does not have the preset.
@@ -74,7 +77,11 @@ def make_rows(
     """
     infos = {info.key: info for info in describe_fields()}
     stored_keys = {**settings, **(other or {})}
-    declared = [key for key in infos if key in stored_keys]
+    declared: list[str] = []
+    for key in infos:
+        has_effect_here = has_effect(key, settings) or (other is not None and has_effect(key, other))
+        if key in stored_keys and has_effect_here:
+            declared.append(key)
     undeclared = [key for key in stored_keys if key not in infos]
     rows = []
     for key in [*declared, *undeclared]:

@@ -1,7 +1,6 @@
 """The row of tabs of a group of pages (`app.navigation.PageGroup`). The tabs are links between the pages."""
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from app.navigation import find_group
 from app.ui import view
@@ -9,24 +8,19 @@ from app.ui.page_state import RUN
 from app.ui.page_url import get_page
 
 
-def show() -> DeltaGenerator:
-    """Draw the tabs of the group of this page. The tab of this page is its title, the other tabs are links.
-
-    Returns:
-        The row, to which the page can add a text.
-    """
+def show() -> None:
+    """Draw the tabs of the group of this page. The tab of this page is its title, the other tabs are links."""
     page = get_page()
     group = find_group(page)
     if group is None:
         raise ValueError(f"the page {page!r} is in no group of app.navigation")
     parameters = keep_run()
-    row = st.container(key="page_tabs", horizontal=True, vertical_alignment="center", gap="small")
-    for tab in group.pages:
-        if tab.name == page:
-            row.title(tab.title, anchor=False, width="content")
-        else:
-            row.page_link(f"../pages/{tab.name}.py", label=tab.title, icon=tab.icon, query_params=parameters)
-    return row
+    with st.container(key="page_tabs", horizontal=True, vertical_alignment="center", gap="small"):
+        for tab in group.pages:
+            if tab.name == page:
+                st.title(tab.title, anchor=False, width="content")
+            else:
+                st.page_link(f"../pages/{tab.name}.py", label=tab.title, icon=tab.icon, query_params=parameters)
 
 
 def keep_run() -> dict[str, str]:

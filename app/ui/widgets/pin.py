@@ -60,6 +60,7 @@ def show_export(
     sources: Sequence[str] = (),
     label: str = "Export",
     help: str | None = None,
+    show_more: Callable[[], None] | None = None,
 ) -> None:
     """Draw a download button for each format; a file is made when its button is pressed.
 
@@ -70,12 +71,15 @@ def show_export(
         sources: Descriptions of the runs, which the file contains.
         label: Text of the button that opens the box.
         help: Tooltip of this button.
+        show_more: Draws more content at the end of the box, for example a command.
     """
     export = _show_box(label, figure, icon=":material/download:", key=f"{key}-export", help=help)
     if not export.is_opened:
         return
     with export.container, messages.guarded():
         _show_downloads(figure() if callable(figure) else figure, key, stem, sources)
+        if show_more is not None:
+            show_more()
 
 
 def _show_box(label: str, figure: Figure | Callable[[], Figure], **options: Any) -> box.Box:

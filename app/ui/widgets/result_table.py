@@ -1,5 +1,6 @@
 """A result table as Markdown with the best values in bold, and its downloads."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -31,6 +32,8 @@ RATE = "%.3g %%"
 """Format of a data frame column with percentages of three significant digits: "12.3 %"."""
 _NO_BREAK = (" ± ", " = ", " of ", " and ", " pair", " seed")
 """Texts whose spaces become non-breaking, so that a value, its spread and its count stay on one line."""
+_END_OF_TITLE = re.compile("[:.] ")
+"""The title of a table is the start of its caption, to the first colon or full stop."""
 _LABELS: dict[TableFormat, str] = {
     "csv": "CSV",
     "latex": "LaTeX, booktabs",
@@ -74,7 +77,7 @@ def make_number_frame(table: Table) -> pd.DataFrame:
 
 
 def show(table: Table, *, key: str, stem: str, titles: Sequence[str] = ()) -> None:
-    """Draw the table with its caption, downloads and excluded runs.
+    """Draw the table with its title, downloads and excluded runs. The tooltip of the title is the caption.
 
     Args:
         table: The table.
@@ -82,9 +85,13 @@ def show(table: Table, *, key: str, stem: str, titles: Sequence[str] = ()) -> No
         stem: Name of the files.
         titles: Titles of the columns on the page. Default: all columns. Files have all columns.
     """
-    caption, downloads = st.columns([5, 1], vertical_alignment="bottom")
-    caption.caption(escape_markdown(write_minus_signs(table.caption)))
-    with downloads.container(horizontal=True, horizontal_alignment="right"):
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
+        title = _END_OF_TITLE.split(table.caption, maxsplit=1)[0]
+        st.markdown(
+            f"**{escape_markdown(write_minus_signs(title))}**",
+            help=escape_markdown(write_minus_signs(table.caption)),
+            width="content",
+        )
         download(table, key=key, stem=stem)
     st.markdown(to_markdown(table, titles=titles))
     show_excluded(table)

@@ -15,7 +15,7 @@ from storage.runs.status import Status
 VISIBILITIES: dict[Visibility, str] = {"open": "Not archived", "hidden": "Hidden", "archived": "Archived", "all": "All"}
 HELP = (
     "Words in name, id, note, tags, algorithm or map; a setting, for example `gate.enabled=false` or `train.lr<0.001`; "
-    "a column, for example `win_rate>0.8`, `mu_w>0.5`, `gate=idle`, `status=lost`, `tag=paper`. Words in "
+    "a column, for example `final_rate>0.8`, `mu_w>0.5`, `gate=idle`, `status=lost`, `tag=paper`. Words in "
     '"quotes" are one term. All conditions must be true.'
 )
 STATUSES = get_args(Status)
@@ -35,7 +35,7 @@ def search(on_change: Callable[[], None] | None = None) -> str:
             "Find",
             **_SEARCH.bind(on_change),
             type="search",
-            placeholder="corridor win_rate>0.8",
+            placeholder="corridor final_rate>0.8",
             help=HELP,
         )
         or ""
@@ -57,7 +57,7 @@ def statuses(counts: dict[str, int] | None = None, on_change: Callable[[], None]
 
     Args:
         counts: Status → number of runs. The statuses are drawn as pills with these numbers, without those that no run
-            has. None: a list of all statuses is drawn.
+            has; nothing is drawn if all runs have the same status. None: a list of all statuses is drawn.
         on_change: Called when the selection changes.
     """
     if counts is None:
@@ -66,9 +66,11 @@ def statuses(counts: dict[str, int] | None = None, on_change: Callable[[], None]
         )
     selected = _STATUSES.read()
     options = [status for status in STATUSES if counts.get(status) or status in selected]
+    if len(options) < 2 and not selected:
+        return ()
     labels = {status: f"{status} {counts.get(status, 0):,}" for status in STATUSES}
     bound = _STATUSES.bind(options, labels.__getitem__, on_change=on_change)
-    return tuple(st.pills("Status", **bound, selection_mode="multi"))
+    return tuple(st.pills("Status", **bound, selection_mode="multi", label_visibility="collapsed"))
 
 
 def lists(run_filter: RunFilter, on_change: Callable[[], None] | None = None) -> RunFilter:
@@ -92,6 +94,16 @@ def lists(run_filter: RunFilter, on_change: Callable[[], None] | None = None) ->
         values[key] = tuple(st.multiselect(label, **bound, placeholder="any", wrap=True))
     envs, maps, algos, presets, tags = (values[key] for _, key, _ in fields)
     return replace(run_filter, envs=envs, maps=maps, algos=algos, presets=presets, tags=tags)
+
+
+def count_lists() -> int:
+    """Count the choices of `visibility` and `lists` that the URL contains."""
+    return sum(parameter.is_in_url for parameter in (_VISIBILITY, *_FIELDS.values()))
+
+
+def is_any_set() -> bool:
+    """Return whether the URL has a search or a value of one of the lists."""
+    return any(parameter.is_in_url for parameter in (_SEARCH, *LIST_PARAMETERS))
 
 
 def describe(run_filter: RunFilter) -> str:

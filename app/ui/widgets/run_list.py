@@ -16,7 +16,7 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from app.analysis.format import format_percent
-from app.figures.assets import read_asset, read_script
+from app.figures.assets import read_asset
 from app.figures.theme import STATUS_COLOR, STATUS_ICON, Style
 
 MAX_LISTED: Final = 500
@@ -25,7 +25,7 @@ _list = component(
     "emtc_lab_run_list",
     html='<div class="run-list" role="group"></div>',
     css=read_asset("run_list.css"),
-    js=read_script("run_list.js"),
+    js="\n".join(map(read_asset, ("line_marker.js", "run_list.js"))),
 )
 
 

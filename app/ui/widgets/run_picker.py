@@ -6,26 +6,30 @@ both.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
-from app.analysis.format import escape_markdown, format_count, format_percent, format_run_count
-from app.figures.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
+from app.analysis.format import escape_markdown, format_count, format_final_rate, format_percent, format_run_count
+from app.figures.theme import ENDED_STATUSES, GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
 from app.ui import data, messages, page_url, view
 from app.ui.page_state import RUN
-from app.ui.widgets import box, run_filters
-from emtc_core.errors import EmtcError
+from app.ui.widgets import box, run_filters, run_list
+from app.ui.widgets.run_list import ListedRun, RunGroup
+from emtc_core.errors import EmtcError, RunNotFoundError
 from storage.notebook import list_entries
 from storage.queries.episode_search import list_replayable_runs
+from storage.queries.final_rates import FinalRate, read_final_rates
 from storage.queries.gate_state import GateState
 from storage.queries.run_search import RunFilter, run_names, run_page
 from storage.queries.runs import find_run_names
 from storage.runs.rows import RunRow, find_run, shown_status
 from storage.runs.sweeps import find_sweep_names
 
-MAX_LISTED = 50
-"""Maximum number of runs in the list: the newest of those that match. The browser needs about 10 ms for each."""
+MAX_LISTED = 200
+"""Maximum number of runs in the list: the newest of those that match."""
 MAX_LINKS = 10
 """Maximum number of links that `show_run_links` draws."""
 RUN_PAGES = frozenset({"run", "live", "memory", "replay"})
@@ -35,12 +39,17 @@ _PAGE_LINKS = (
     ("memory", "Memory", ":material/bubble_chart:"),
     ("replay", "Replay", ":material/smart_display:"),
 )
+_MAX_UNFOLDED = 12
+"""Maximum number of listed runs of which all groups are open."""
+_UPDATE_S = 2.0
+"""Time between two updates of the picker while the run trains [s]."""
 # Keys of widgets, and of values in Streamlit's session state:
-_GROUP = "run_picker"
 _SEARCH = "run_search"
 _BOX = "run_picker_box"
 _SESSION_RUN = "run_of_session"
 """Id of the run that was shown last."""
+_MISSING_RUN = "run_picker_missing_run"
+"""Name of the page that showed an error because the URL names a run that does not exist, and this name."""
 _N_PICKED = "runs_picked"
 """Number of runs that were picked in this session. The key of the box contains it."""
 _HAS_PICKED = "run_picker_has_picked"
@@ -52,43 +61,78 @@ def show(page: str) -> None:
 
     A page of one run gets a default run if neither the URL nor the session has one. `page` is the name of the page.
     """
+    session_run: str | None = st.session_state.get(_SESSION_RUN)
     if not data.has_runs():
+        if session_run is not None:
+            clear_deleted_run(session_run)
         return
-    prefix = RUN.read() or st.session_state.get(_SESSION_RUN)
+    prefix = RUN.read() or session_run
     if prefix is None and page in RUN_PAGES:
         prefix = _find_default_run(page)
     run = None
     if prefix:
-        with suppress(EmtcError):  # the page itself shows the error (`require_run`)
+        try:
             run = find_run(data.database(), prefix)
+        except RunNotFoundError:
+            run = _replace_missing(prefix, page)
+        except EmtcError:
+            pass  # the page itself shows the error (`require_run`)
     if run is not None:
         st.session_state[_SESSION_RUN] = run.id
         RUN.write(run.id)
     with st.sidebar:
-        st.fragment(_show_picker)(page, run)
+        has_ended = run is None or run.live_status in ENDED_STATUSES
+        st.fragment(_show_picker, run_every=None if has_ended else _UPDATE_S)(page, run)
+
+
+def _replace_missing(prefix: str, page: str) -> RunRow | None:
+    """Return the newest run instead of a run that was deleted elsewhere, and show a notice.
+
+    Return None for a run that the session has not shown, which the URL names: the page shows the error (`require_run`).
+    If that page was left, the next page shows the newest run.
+    """
+    session_run: str = st.session_state.get(_SESSION_RUN, "")
+    was_shown = session_run.startswith(prefix.lower())
+    page_of_error, prefix_of_error = st.session_state.get(_MISSING_RUN, ("", ""))
+    if not was_shown and (prefix != prefix_of_error or page == page_of_error):
+        st.session_state[_MISSING_RUN] = (page, prefix)
+        return None
+    st.session_state.pop(_SESSION_RUN, None)
+    RUN.write(None)
+    newest_id = _find_newest_run()
+    if newest_id is None:
+        return None
+    newest = find_run(data.database(), newest_id)
+    if was_shown:
+        page_url.report_missing(RUN.name, prefix, newest.name)
+    return newest
 
 
 def _show_picker(page: str, run: RunRow | None) -> None:
     """Draw a button with the name of the run, and the list of runs after the button was pressed.
 
-    A fragment, so that the list opens without a rerun of the page.
+    A fragment, so that the list opens without a rerun of the page, and so that the progress of the run is updated.
     """
     if st.session_state.pop(_HAS_PICKED, False):
         st.rerun()
     with messages.guarded(), st.container(key="run_picker_bar", gap="xxsmall"):
         label = "Find a run"
         if run is not None:
+            with suppress(RunNotFoundError):  # it was deleted: keep the last values
+                run = data.cached(find_run, ttl=1)(run.id)
             label = _name_with_status(run.name, shown_status(run.live_status, run.tags))
         key = f"{_BOX}-{st.session_state.get(_N_PICKED, 0)}"  # a new key closes the box
         list_box = box.show(label, key=key, width="stretch", wrap=True)
         if run is not None:
-            st.caption(escape_markdown(f"{_describe_progress(run.map, run.env_steps, run.target_steps)} · {run.id}"))
+            final = data.cached(read_final_rates, ttl=1)([run.id]).get(run.id)
+            progress = _describe_progress(run.map, run.env_steps / max(1, run.target_steps), final)
+            st.caption(escape_markdown(f"{progress} · {run.id}"))
         if list_box.is_opened:
             with list_box.container:
-                _show_list(page, run.id if run else None)
+                _show_list(page, run.id if run else "")
 
 
-def _show_list(page: str, current_id: str | None) -> None:
+def _show_list(page: str, current_id: str) -> None:
     """Draw the search and the newest matching runs, grouped by sweep."""
     text = st.text_input(
         "Search runs",
@@ -110,39 +154,30 @@ def _show_list(page: str, current_id: str | None) -> None:
     rows = data.rows_of(matching.frame)
     sweep_ids = sorted({str(row["sweep_id"]) for row in rows if row["sweep_id"]})
     sweep_names = data.cached(find_sweep_names, ttl=5)(sweep_ids)
-    groups: dict[str, list[dict[str, Any]]] = {}
+    rows_by_sweep: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(str(row["sweep_id"] or ""), []).append(row)
-    with st.container(key="run_picker_list", gap="small"):
-        for sweep_id, group in groups.items():
-            title = sweep_names.get(sweep_id, sweep_id) or "Single runs"
-            _show_group(page, title, f"{_GROUP}-{sweep_id}", group, current_id)
+        rows_by_sweep.setdefault(str(row["sweep_id"] or ""), []).append(row)
+    groups: list[RunGroup] = []
+    for sweep_id, members in rows_by_sweep.items():
+        title = sweep_names.get(sweep_id, sweep_id) or "Single runs"
+        is_open = bool(text) or n_listed <= _MAX_UNFOLDED or any(row["id"] == current_id for row in members)
+        runs = tuple(_describe_run(row, title) for row in members)
+        groups.append(RunGroup(f"sweep {sweep_id}", title, runs, is_open=is_open))
+    run_list.show(
+        groups, key="run_picker_list", on_pick=partial(_pick, page), current_id=current_id,
+        height="min(420px, calc(100vh - 260px))",
+    )  # fmt: skip
 
 
-def _show_group(page: str, title: str, key: str, rows: Sequence[Mapping[str, Any]], current_id: str | None) -> None:
-    """Draw the runs of a sweep, or the runs without a sweep, as radio buttons. The current run is selected."""
-    by_id = {str(row["id"]): row for row in rows}
-    st.session_state[key] = current_id if current_id in by_id else None
-
-    def name(run_id: str) -> str:
-        row = by_id[run_id]
-        short_name = str(row["name"]).removeprefix(f"{title} · ")
-        status = _name_with_status(short_name, shown_status(str(row["status"]), row["tags"]))
-        return f"{status} :gray[{run_id}]"  # the id makes labels unique, because the browser sends the label
-
-    st.radio(
-        escape_markdown(title),
-        list(by_id),
-        format_func=name,
-        captions=[
-            escape_markdown(_describe_progress(row["map"], row["env_steps"], row["target_steps"]))
-            for row in by_id.values()
-        ],
-        key=key,
-        index=None,
-        on_change=_on_picked,
-        args=(page, key),
-    )
+def _describe_run(row: Mapping[str, Any], group_title: str) -> ListedRun:
+    """Describe a run for the list. Its name is shown without the name of its sweep."""
+    status = shown_status(str(row["status"]), row["tags"])
+    short_name = str(row["name"]).removeprefix(f"{group_title} · ")
+    has_rate = pd.notna(row["final_rate"])
+    final = FinalRate(row["final_rate"], row["final_rate_episodes"]) if has_rate else None
+    progress = _describe_progress(row["map"], row["env_steps"] / max(1, row["target_steps"]), final)
+    tip = f"{row['name']} · {row['id']} · {progress} · {status}"
+    return ListedRun(str(row["id"]), short_name, status, final.rate if final else None, tip=tip)
 
 
 def _name_with_status(name: str, status: str) -> str:
@@ -150,8 +185,14 @@ def _name_with_status(name: str, status: str) -> str:
     return f":{color}[{icon}] {escape_markdown(name)}"
 
 
-def _describe_progress(map_name: str, env_steps: int, target_steps: int) -> str:
-    return f"{map_name} · {format_percent(min(1.0, env_steps / max(1, target_steps)))}"
+def _describe_progress(map_name: str, progress: float, final: FinalRate | None) -> str:
+    """Write the map of a run, its progress (fraction) until it is 1, and its final win rate."""
+    parts = [map_name]
+    if progress < 1:
+        parts.append(format_percent(progress))
+    if final is not None:
+        parts.append(f"win rate {format_final_rate(final.rate, final.episodes)}")
+    return " · ".join(parts)
 
 
 def require_run(title: str) -> RunRow:
@@ -267,12 +308,6 @@ def _on_searched(page: str) -> None:
         return
     if total == 1:
         _pick(page, next(iter(names)))
-
-
-def _on_picked(page: str, key: str) -> None:
-    run_id = st.session_state.get(key)
-    if run_id is not None:
-        _pick(page, run_id)
 
 
 def _pick(page: str, run_id: str) -> None:

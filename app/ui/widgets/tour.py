@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from app.analysis.neighborhoods import Outlier
     from app.ui.memory_data import SnapshotKey
 
-NOTHING_TO_SHOW = (
+NO_SUITABLE_RUN = (
     "No run has both a gate and a snapshot of its memory yet. Start the demo run: it has both within a minute."
 )
-_NO_SNAPSHOT = " There is no snapshot of the memory yet: wait on Live for the first one, or start the demo run on Home."
+_NO_SNAPSHOT = (
+    " There is no snapshot of the memory yet: wait on Live for the first one, or start the demo run on Guide."
+)
 _MEMORY_MAP = ".st-key-atlas"
 """CSS selector of the map of nodes on the page Memory."""
 _MAX_RUNS = 50
@@ -90,7 +92,7 @@ def show_start_button() -> None:
         return
     run_id = find_run_for_tour()
     if run_id is None:
-        st.info(NOTHING_TO_SHOW, icon=":material/explore:")
+        st.info(NO_SUITABLE_RUN, icon=":material/explore:")
     else:
         st.switch_page("../pages/live.py", query_params={RUN.name: run_id, TOUR.name: "1"})
 
@@ -121,7 +123,7 @@ def _describe_gate(run: RunRow) -> str:
     will_have_gate = run.live_status not in ENDED_STATUSES and not is_gate_off(run.config)
     if not will_have_gate and run_data.get_gate_verdict(run.id, run.live_status).gate is None:
         return (
-            "This run has no gate, or it ended before the gate was measured. *Take the tour* on Home finds a run with "
+            "This run has no gate, or it ended before the gate was measured. *Take the tour* on Guide finds a run with "
             "a gate."
         )
     return (
