@@ -270,6 +270,8 @@ def test_memory_lists_the_states_that_it_confuses_until_one_is_selected(seeded):
     app.number_input(key="memory?point").set_value(outliers[0].slot).run()
     assert not app.exception
     assert not [frame for frame in app.dataframe if "difference" in frame.value]
+    app.button(key="deselect").click().run()
+    assert [frame for frame in app.dataframe if "difference" in frame.value]
 
 
 def test_typing_a_memory_id_opens_its_entry_and_replay(seeded):

@@ -74,6 +74,11 @@ def show(maps: Sequence[MemoryMap]) -> None:
     bar = st.container(horizontal=True, vertical_alignment="bottom", gap="small")
     with bar:
         slot = _choose_slot()
+        if slot is not None:
+            st.button(
+                "Deselect", icon=":material/close:", key="deselect", on_click=POINT.write, args=(None,),
+                help="Selects no memory and lists the states that the memory confuses",
+            )  # fmt: skip
     if slot is None:
         episodes = None
         for memory_map, column in zip(maps, st.columns(len(maps), gap="medium"), strict=True):
@@ -162,15 +167,15 @@ def _select_node(prefix: str, slot: int) -> None:
 def _show_marks(memory_map: MemoryMap, slot: int | None, episodes: _TwoEpisodes | None) -> None:
     """Mark the node, its neighbors and the paths on a map.
 
-    Without `episodes`, mark only the node that the guided tour of the app suggests to the user (`MARK` in the URL). If
-    it suggests none and no node is selected, mark the outliers.
+    Without `episodes`, mark only the node that the guided tour of the app suggests to the user (`MARK` in the URL), and
+    the outliers if no node is selected.
     """
     channel = memory_map.choice.side.channel
     if slot is None or episodes is None:
         suggested_slot = MARK.read()
         suggested_point = None if suggested_slot is None else _find_point(memory_map, suggested_slot)
         outliers: list[atlas.MapPoint] = []
-        if slot is None and suggested_slot is None:
+        if slot is None:
             outliers = _list_points(memory_map, [outlier.row for outlier in _get_outliers(memory_map)])
         atlas.show_marks(channel=channel, selected_slot=None, suggested_point=suggested_point, outliers=outliers)
         return
@@ -224,8 +229,8 @@ def _show_outliers(memory_map: MemoryMap) -> None:
         )
         return
     st.markdown("##### States that the memory confuses", help=_OUTLIERS_HELP)
-    st.markdown("Their return H differs most from that of their nearest neighbors.")
-    returns = {"H [return]": "%.4g", "mean H of neighbors": "%.4g", "difference": "%+.4g"}
+    st.markdown(f"Their return H differs most from the mean H of their {OUTLIER_NEIGHBORS} nearest neighbors.")
+    returns = {"H [return]": "%.4g", "neighbors' H": "%.4g", "difference": "%+.4g"}
     frame = pd.DataFrame(
         [
             (outlier.slot, outlier.h, outlier.neighbors_h, outlier.h - outlier.neighbors_h, outlier.episode)
@@ -235,11 +240,11 @@ def _show_outliers(memory_map: MemoryMap) -> None:
     )
     _show_nodes(
         frame, memory_map, key=f"outliers-{memory_map.choice.side.channel}-{memory_map.embedding_key}",
-        alt="The nodes whose return differs most from that of their neighbors. Select a row to select its node.",
+        alt="The nodes whose return differs most from that of their neighbors. Select a cell to select its node.",
         column_config={name: st.column_config.NumberColumn(format=text) for name, text in returns.items()},
     )  # fmt: skip
     searched = f"Searched: {outliers[0].searched}. " if outliers[0].searched else ""
-    st.caption(f"{searched}Rings mark them on the map. Tick a row or click any point of the map to select its node.")
+    st.caption(f"{searched}Rings mark them on the map. Click a row or any point of the map to select its node.")
 
 
 def _show_nodes(
@@ -249,12 +254,12 @@ def _show_nodes(
     slots: list[int] = frame["memory"].tolist()
 
     def on_select() -> None:
-        rows = st.session_state[key]["selection"]["rows"]
-        if rows and rows[0] < len(slots):
-            _select_node(memory_map.choice.side.prefix, slots[rows[0]])
+        cells = st.session_state[key]["selection"]["cells"]
+        if cells and cells[0][0] < len(slots):
+            _select_node(memory_map.choice.side.prefix, slots[cells[0][0]])
 
     st.dataframe(
-        frame, hide_index=True, height="content", key=key, on_select=on_select, selection_mode="single-row", alt=alt,
+        frame, hide_index=True, height="content", key=key, on_select=on_select, selection_mode="single-cell", alt=alt,
         column_config=column_config,
     )  # fmt: skip
 
@@ -349,7 +354,7 @@ def _show_nearest(memory_map: MemoryMap, slot: int) -> None:
     frame = tabulate_nearest(memory_map, *_find_nearest(memory_map, slot))
     _show_nodes(
         frame, memory_map, key=f"nearest-{memory_map.snapshot.id}-{slot}",
-        alt="The nearest nodes in the embedding. Select a row to select its node.",
+        alt="The nearest nodes in the embedding. Select a cell to select its node.",
     )  # fmt: skip
     delta = memory_map.delta
     merging = f" States within δ = {delta:g} are merged into one node." if delta else ""

@@ -144,7 +144,8 @@ def _describe_outlier(run: RunRow) -> str:
     part = f" among {outlier.searched}" if outlier.searched else ""
     return escape_markdown(
         f"Memory {outlier.slot} is the largest outlier{part}: H = {format_number(outlier.h)}, but "
-        f"{format_number(outlier.neighbors_h)} on average at its ten nearest neighbors. Click the point with the ring."
+        f"{format_number(outlier.neighbors_h)} on average at its ten nearest neighbors. "
+        "Click the point with the large ring."
     )
 
 
