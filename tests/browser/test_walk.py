@@ -175,10 +175,11 @@ def answered(db: Database, run_id: str) -> bool:
 
 def look_into_its_memory(at: Walk, db: Database, run_id: str) -> None:
     page = at.page
-    with at.task("click the oddest point"):
+    with at.task("click the state that differs most from its neighbors"):
         at.link("Memory")
         page.locator(".atlas[data-ready]").wait_for()
-        at.button("Largest outlier")
+        page.get_by_role("heading", name="States that the memory confuses").wait_for()
+        at.row(0)
         page.get_by_role("heading", name=re.compile(r"^Memory \d+")).wait_for()
         page.locator(".playback .field").wait_for()
         page.wait_for_timeout(1000)
