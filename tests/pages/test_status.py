@@ -118,7 +118,8 @@ def test_a_paused_run_shows_no_speed_and_no_time_left_and_its_pause_is_not_elaps
         connection.execute(insert(CommandRow), {"run_id": run_id, "command": "pause", **times})
     app = open_page("live", run=run_id)
     metrics = {metric.label: metric.value for metric in app.metric}
-    assert (metrics["Speed [steps/s]"], metrics["Time left"], metrics["Elapsed"]) == ("–", "paused", "1 min 00 s")
+    assert metrics.keys() & {"Speed [steps/s]", "Time left", "Elapsed"} == {"Elapsed"}
+    assert metrics["Elapsed"] == "1 min 00 s"
 
 
 def test_the_speed_is_of_the_last_minute_and_starts_again_after_a_pause_and_after_a_gap(monkeypatch):
