@@ -126,7 +126,7 @@ def _describe_times(run: RunRow, curves: LiveCurves) -> list[tuple[str, str, str
     elapsed_s = run_data.get_training_s(run)
     elapsed_help = "Since the trainer started, without pauses"
     elapsed = ("Elapsed", format_duration(elapsed_s), elapsed_help)
-    if run.live_status in (*ENDED_STATUSES, "paused"):
+    if run.live_status in (*ENDED_STATUSES, "paused", "stopping"):
         return [elapsed]
     speed = curves.steps_per_second() or curves.get_last_value(_SPEED)  # at first, the speed that the trainer reports
     time_left = format_duration((run.target_steps - run.env_steps) / speed if speed else None)
