@@ -86,8 +86,9 @@ class Walk:
         box.fill(text)
         box.press(sent_by)
 
-    def row(self, n: int, table: Any) -> None:
-        """Press the mark of a row of a table, from 0; the head and each row are 36 pixels high."""
+    def row(self, n: int) -> None:
+        """Press the mark of a row of the page's first table, from 0; the head and each row are 36 pixels high."""
+        table = self.page.locator("[data-testid=stDataFrame]").first
         table.scroll_into_view_if_needed()
         box = table.bounding_box()
         self.count()
@@ -132,11 +133,7 @@ def walk(at: Walk, db: Database, url: str) -> None:
 
 def find_the_best_run_and_its_settings(at: Walk) -> str:
     with at.task("find the best run of a sweep"):
-        at.page.get_by_text("Best on 3m: “EMTC(QPLEX)”").wait_for()
-        at.press(at.page.locator("summary", has_text="Runs (6)"))
-        table = at.page.locator(".st-key-sweep_run_table [data-testid=stDataFrame]")
-        table.locator("canvas").first.wait_for()
-        at.row(5, table)
+        at.page.get_by_text("Best run, final win rate").wait_for()
     with at.task("see its settings"):
         at.link("Temperatures · cooling · seed 3")
         at.page.get_by_role("heading", name="Settings").wait_for()
@@ -268,10 +265,9 @@ def search_share_and_clean_up(at: Walk, db: Database) -> None:
     before = len(list_runs(db))
     with at.task("clean up"):
         at.link("Home")
-        table = page.locator("[data-testid=stDataFrame]").first
-        table.wait_for()
+        page.locator("[data-testid=stDataFrame]").first.wait_for()
         page.wait_for_timeout(1500)
-        at.row(1, table)
+        at.row(1)
         page.get_by_text("1 run selected").wait_for()
         at.button("Delete 1 …")
         at.button("Delete 1 run permanently")
