@@ -94,6 +94,7 @@ def test_a_day_from_the_example_study_to_a_paper(page, tmp_path: Path) -> None:
         back.click()
         back.wait_for(state="detached")
         page.get_by_role("link", name="Sweeps", exact=True).click()
+        page.locator("summary", has_text="Final win rates and differences").click()
         for other in ("EMTC(QPLEX), No-TCGM", "EMTC(QPLEX), No-TCSE", "EMU(QPLEX)"):
             page.get_by_role("row", name=other).filter(has_text="2 pairs").filter(has_text=VERDICT).wait_for()
         page.get_by_role("link", name="Open in Compare").click()

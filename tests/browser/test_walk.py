@@ -157,7 +157,7 @@ def clone_start_and_watch(at: Walk, db: Database, source: str) -> str:
     assert run.config["gate"]["tau_end"] == 0.3
     assert find_run(db, source).config["gate"]["tau_end"] != 0.3
     with at.task("watch the gate"):
-        page.get_by_role("heading", name="Gate", exact=False).first.wait_for()
+        page.get_by_role("heading", name="β̄").wait_for()
         page.locator(".curves canvas").nth(1).wait_for()
     with at.task("evaluate now"):
         at.button("Evaluate now")

@@ -119,19 +119,13 @@ def _show_gate(run: RunRow) -> None:
 
 
 def _describe_times(run: RunRow, curves: LiveCurves) -> list[tuple[str, str, str]]:
-    """Return label, value and help of the speed and the time left, or of the training time if the run has ended."""
+    """Return label, value and help of the speed and the time left, or of the time trained if the run does not train."""
+    curves.record_progress(run)  # `steps_per_second` below is computed from these records
     elapsed_s = run_data.get_training_s(run)
     elapsed_help = "Since the trainer started, without pauses"
     elapsed = ("Elapsed", format_duration(elapsed_s), elapsed_help)
-    if run.live_status in ENDED_STATUSES:
+    if run.live_status in (*ENDED_STATUSES, "paused", "stopping"):
         return [elapsed]
-    curves.record_progress(run)  # `steps_per_second` below is computed from these records
-    if run.live_status == "paused":
-        return [
-            ("Speed [steps/s]", MISSING, "The run is paused"),
-            ("Time left", "paused", "The run is paused"),
-            elapsed,
-        ]
     speed = curves.steps_per_second() or curves.get_last_value(_SPEED)  # at first, the speed that the trainer reports
     time_left = format_duration((run.target_steps - run.env_steps) / speed if speed else None)
     return [
