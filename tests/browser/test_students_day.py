@@ -81,7 +81,8 @@ def test_a_day_from_the_example_study_to_a_paper(page, tmp_path: Path) -> None:
     with running_app(path, env={"XDG_CACHE_HOME": str(tmp_path / "cache")}) as url:
         page.goto(url)
         page.get_by_role("button", name="Open the example study").click()
-        claims = page.locator(".st-key-findings_claims tr", has_text="1. EMTC learns better than EMU")
+        page.get_by_text("Estimates with 95 % intervals").click()
+        claims = page.locator(".st-key-findings_estimates tr", has_text="1. EMTC learns better than EMU")
         claims.filter(has_text=INTERVAL).filter(has_text="too few seeds").first.wait_for()
 
         sweep = run(tmp_path, *EMTC, "sweep", "ablation-demo", "--steps", "800", *sets, "--jobs", "2", "--db",

@@ -133,7 +133,7 @@ def walk(at: Walk, db: Database, url: str) -> None:
 
 def find_the_best_run_and_its_settings(at: Walk) -> str:
     with at.task("find the best run of a sweep"):
-        at.page.get_by_text("Best run, 31 % wins in its last greedy evaluation:").wait_for()
+        at.page.get_by_text("Best run, final win rate").wait_for()
     with at.task("see its settings"):
         at.link("Temperatures · cooling · seed 3")
         at.page.get_by_role("heading", name="Settings").wait_for()

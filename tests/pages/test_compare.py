@@ -568,7 +568,7 @@ def test_statistics_show_greedy_and_robust_differences_next_to_each_other(shifte
     rows = [line.strip("| ").split(" | ") for line in both.replace("\u00a0", " ").splitlines()]
     found = [dict(zip(rows[0], cells, strict=True)) for cells in rows[2:]]
     (row,) = [row for row in found if (row["task"], row["against"]) == ("3m", "QMIX")]
-    assert row["robust · difference [%]"].startswith("-50.0")
+    assert row["robust · difference [%]"].startswith("−50.0")
     assert row["greedy · difference [%]"].startswith("+0.0")
     assert len([box for box in app.selectbox if box.label == "Reference variant"]) == 1
 
