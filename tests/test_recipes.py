@@ -213,7 +213,7 @@ import sys
 from streamlit.testing.v1 import AppTest
 app = AppTest.from_file("app/Home.py", default_timeout=120)
 app.switch_page(f"../pages/{sys.argv[1]}.py")
-app.query_params.update({"run": sys.argv[2], "runs": sys.argv[2], "part": "Statistics"})
+app.query_params.update({"run": sys.argv[2], "runs": sys.argv[2], **dict(text.split("=") for text in sys.argv[3:])})
 app.run()
 assert not app.exception and not app.error, (app.exception, app.error)
 print(*(str(text.value) for text in app.markdown), *(toggle.label for toggle in app.toggle), sep="\\n")
@@ -227,13 +227,14 @@ def test_the_new_metric_has_its_chart_on_live(copy: Path, trained: dict[str, Any
 def test_the_new_option_changes_the_figure_and_has_its_widget_on_live(copy: Path, trained: dict[str, Any]) -> None:
     files = [(copy / name).read_bytes() for name in ("length.svg", "length_from_zero.svg")]
     assert files[0] != files[1]
-    assert "Start at 0" in run_python(copy, ["-c", SHOWN, "live", trained["run"]["id"]])
+    shown = run_python(copy, ["-c", SHOWN, "live", trained["run"]["id"], "part=metrics", "metrics=train/loss"])
+    assert "Start at 0" in shown
 
 
 def test_the_new_statistic_is_exported_and_shown_on_compare(copy: Path, trained: dict[str, Any]) -> None:
     assert (copy / "half_table.csv").read_text().startswith("variant,n,median [env steps]\n")
     assert (copy / "half_figure.csv").read_text().startswith("panel,unit,series,x,value")
-    shown = run_python(copy, ["-c", SHOWN, "compare", trained["run"]["id"]]).replace("\\", "")
+    shown = run_python(copy, ["-c", SHOWN, "compare", trained["run"]["id"], "part=Statistics"]).replace("\\", "")
     assert "| variant | n | median [env steps] |" in shown
     assert "#### Half-times" in shown
 

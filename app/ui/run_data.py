@@ -105,12 +105,13 @@ class LiveCurves:
     def record_progress(self, run: RunRow) -> None:
         """Record the time and the env steps of the run. The records of the last `_SPEED_WINDOW_S` give its speed.
 
-        The records start again if the run does not train, or if the last record is older than `_LONGEST_GAP_S`.
+        The records start again if the run does not train, if it has no env step yet because its trainer still prepares,
+        or if the last record is older than `_LONGEST_GAP_S`.
         """
         self.has_trained = run.env_steps > 0
         now = time.monotonic()
         has_gap = bool(self._progress) and now - self._progress[-1][0] > _LONGEST_GAP_S
-        if has_gap or run.live_status != "running":
+        if has_gap or run.live_status != "running" or not self.has_trained:
             self._progress.clear()
         self._progress.append((now, run.env_steps))
         while now - self._progress[0][0] > _SPEED_WINDOW_S:

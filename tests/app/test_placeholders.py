@@ -23,6 +23,8 @@ PROSE = frozenset(
             "Auto-generated if empty",
             "Search settings: tau, buffer, seed",
             "Type a return",
+            "Find runs",
+            "Search metrics",
             "Markdown, formulas as $β = 1$",
         ),
     }
@@ -48,7 +50,7 @@ def db(tmp_path_factory):
 
 
 PARSERS: dict[str, Callable] = {
-    "corridor win_rate>0.8": lambda db, text: parse_text(text),
+    "corridor final_rate>0.8": lambda db, text: parse_text(text),
     "corridor tag=paper": lambda db, text: parse_text(text),
     "won return>5": lambda db, text: [find(db, "x", text) for find in (find_episodes, find_playbacks)],
     "select name, win_rate from runs": lambda db, text: run_query(db, text),

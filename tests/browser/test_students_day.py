@@ -81,7 +81,8 @@ def test_a_day_from_the_example_study_to_a_paper(page, tmp_path: Path) -> None:
     with running_app(path, env={"XDG_CACHE_HOME": str(tmp_path / "cache")}) as url:
         page.goto(url)
         page.get_by_role("button", name="Open the example study").click()
-        claims = page.locator(".st-key-findings_claims tr", has_text="1. EMTC learns better than EMU")
+        page.get_by_text("Estimates with 95 % intervals").click()
+        claims = page.locator(".st-key-findings_estimates tr", has_text="1. EMTC learns better than EMU")
         claims.filter(has_text=INTERVAL).filter(has_text="too few seeds").first.wait_for()
 
         sweep = run(tmp_path, *EMTC, "sweep", "ablation-demo", "--steps", "800", *sets, "--jobs", "2", "--db",
@@ -93,6 +94,7 @@ def test_a_day_from_the_example_study_to_a_paper(page, tmp_path: Path) -> None:
         back.click()
         back.wait_for(state="detached")
         page.get_by_role("link", name="Sweeps", exact=True).click()
+        page.locator("summary", has_text="Final win rates and differences").click()
         for other in ("EMTC(QPLEX), No-TCGM", "EMTC(QPLEX), No-TCSE", "EMU(QPLEX)"):
             page.get_by_role("row", name=other).filter(has_text="2 pairs").filter(has_text=VERDICT).wait_for()
         page.get_by_role("link", name="Open in Compare").click()

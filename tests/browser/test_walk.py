@@ -133,7 +133,7 @@ def walk(at: Walk, db: Database, url: str) -> None:
 
 def find_the_best_run_and_its_settings(at: Walk) -> str:
     with at.task("find the best run of a sweep"):
-        at.page.get_by_text("Best run, 31 % wins in its last greedy evaluation:").wait_for()
+        at.page.get_by_text("Best run, final win rate").wait_for()
     with at.task("see its settings"):
         at.link("Temperatures · cooling · seed 3")
         at.page.get_by_role("heading", name="Settings").wait_for()
@@ -157,7 +157,7 @@ def clone_start_and_watch(at: Walk, db: Database, source: str) -> str:
     assert run.config["gate"]["tau_end"] == 0.3
     assert find_run(db, source).config["gate"]["tau_end"] != 0.3
     with at.task("watch the gate"):
-        page.get_by_role("heading", name="Gate", exact=False).first.wait_for()
+        page.get_by_role("heading", name="β̄").wait_for()
         page.locator(".curves canvas").nth(1).wait_for()
     with at.task("evaluate now"):
         at.button("Evaluate now")
@@ -175,10 +175,11 @@ def answered(db: Database, run_id: str) -> bool:
 
 def look_into_its_memory(at: Walk, db: Database, run_id: str) -> None:
     page = at.page
-    with at.task("click the oddest point"):
+    with at.task("click the state that differs most from its neighbors"):
         at.link("Memory")
         page.locator(".atlas[data-ready]").wait_for()
-        at.button("Largest outlier")
+        page.get_by_role("heading", name="States that the memory confuses").wait_for()
+        at.row(0)
         page.get_by_role("heading", name=re.compile(r"^Memory \d+")).wait_for()
         page.locator(".playback .field").wait_for()
         page.wait_for_timeout(1000)
@@ -238,8 +239,9 @@ def compare_and_export(at: Walk) -> None:
         )
         page.get_by_role("tab", name="Win rates").wait_for()
     with at.task("export PDF and LaTeX"):
-        for opens, saves, begins in (("Export", "PDF, vector", b"%PDF"), ("Table", "LaTeX, booktabs", b"%")):
-            at.button(opens)
+        for opens, saves, begins in (("Export", "PDF, vector", b"%PDF"), ("", "LaTeX", b"%")):
+            if opens:
+                at.button(opens)
             at.count()
             with page.expect_download() as download:
                 page.get_by_role("button", name=saves).first.click()

@@ -72,7 +72,7 @@ def test_the_frozen_curves_have_the_rates_colors_and_bands_of_the_pages(study: D
 
 
 def test_the_tour_takes_the_run_of_which_everything_is_in_the_bundle(example: Bundle, study: Database) -> None:
-    app = open_page("home", **{"from": example.key})
+    app = open_page("guide", **{"from": example.key})
     app.button(key="take_tour").click().run()
     for number in range(1, len(STEPS) + 1):
         assert not app.exception

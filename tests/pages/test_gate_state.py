@@ -155,6 +155,8 @@ def test_a_number_followed_later_is_read_as_far_as_its_kind(gates):
 def test_launch_lists_every_preset_with_its_sentence(empty):
     app = open_page("launch")
     box = app.radio(key="preset")
+    app.toggle(key="more_presets").set_value(True).run()
+    box = app.radio(key="preset")
     assert box.options == list(PRESETS)
     assert box.value == "demo"
     assert len(box.proto.captions) == len(PRESETS)

@@ -91,7 +91,7 @@ def test_a_pruned_run_is_counted_as_pruned(searched: tuple[Database, str]) -> No
     assert (sweep.counts["pruned"], sweep.counts["stopped"], sweep.steps_saved) == (1, 0, 1.0)
     assert not sweep.is_over, "five trials are left"
     home = open_page("home")
-    assert "✂ pruned" in home.dataframe[0].value["status"].tolist()
+    assert "✂ pruned 0 %" in home.dataframe[0].value["status"].tolist()
 
 
 def test_a_search_without_its_study_is_reported(empty: Database, tmp_path: Path) -> None:

@@ -379,7 +379,11 @@ def test_tied_variants_are_all_named_as_the_best(empty):
     sweep_id = seed_sweep(empty, ABLATION)
     with empty.transaction() as connection:
         connection.execute(update(Evaluation).values(wins=16, win_rate=1.0, robust_win_rate=None))
-    text = said(open_page("sweeps", sweep=sweep_id)).replace("\\", "")
+    app = open_page("sweeps", sweep=sweep_id)
+    assert not app.exception
+    assert not app.error
+    text = said(app).replace("\\", "")
+    assert "4 best runs, final win rate 100 % greedy:" in text
     (sentence,) = [line for line in text.splitlines() if line.startswith("**Best on 3m: ")]
     assert "a tie of 4 of 4 variants at the highest final win rate, 100.0 % (1 seed each): “EMTC(QPLEX)”, " in sentence
 

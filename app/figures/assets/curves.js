@@ -45,8 +45,8 @@ export default function curves({ data, parentElement, setTriggerValue }) {
   if (data.smoothing !== self.givenSmoothing) self.smoothing = self.givenSmoothing = data.smoothing
   self.data = data
   // the page has left out these lines: draw them when the data contain them again
-  const names = new Set(data.panels.flatMap((panel) => panel.lines.map((line) => line.name)))
-  for (const name of self.hidden) if (!names.has(name)) self.hidden.delete(name)
+  const lines = data.panels.flatMap((panel) => panel.lines)
+  for (const name of self.hidden) if (!lines.some((line) => isNamed(line, name))) self.hidden.delete(name)
   self.panels = smoothPanels(data.panels, self.smoothing)
   root.setAttribute("aria-label", data.alt)
   nameButton(root.querySelector(".enlarge"), data.opens ? "Enlarge" : "Full screen")

@@ -17,6 +17,7 @@ from app.analysis.format import (
     escape_markdown,
     format_count,
     format_duration,
+    format_final_rate,
     format_percent,
     format_run_count,
 )
@@ -59,7 +60,8 @@ def show(sweep: Sweep) -> list[RunRow]:
 
 
 def show_runs(sweep: Sweep, runs: Sequence[RunRow]) -> None:
-    """Draw the table of runs, folded."""
+    """Draw links to the best runs, and the table of runs, folded."""
+    _show_best_runs(runs)
     with st.expander(f"Runs ({len(runs)})", icon=":material/list:"):
         _show_table(sweep, runs)
 
@@ -87,6 +89,22 @@ def make_rows(runs: Sequence[RunRow], labels: Mapping[str, str], final_rates: Ma
         for run in runs
     ]
     return pd.DataFrame(rows)
+
+
+def _show_best_runs(runs: Sequence[RunRow]) -> None:
+    """Draw links to the runs with the highest final win rate, also if several have it."""
+    rates = read_final_rates(data.database(), [run.id for run in runs])
+    if not rates:
+        return
+    highest = max(rates.values(), key=lambda final: final.rate)
+    best = [run for run in runs if run.id in rates and rates[run.id].rate == highest.rate]
+    count = "Best run" if len(best) == 1 else f"{len(best)} best runs"
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.caption(f"{count}, final win rate {format_final_rate(*highest)}:", width="content")
+        if len(best) == 1:
+            run_picker.show_page_links(best[0].id, best[0].name)
+        else:
+            run_picker.show_run_links("live", [run.id for run in best])
 
 
 def _show_compare_link(runs: Sequence[RunRow]) -> None:

@@ -69,6 +69,8 @@ def show_numbers(run: RunRow, curves: LiveCurves) -> None:
             f"**{escape_markdown(run.name)}** :small[:gray[{run.id}]]", help=_describe_run(run), width="content"
         )
         run_picker.show_status_badge(shown_status(run.live_status, run.tags))
+        if (import_source := imported_label(run.config)) is not None:
+            st.badge(f"imported ({import_source})", icon=":material/download:", color="gray")
         _show_gate(run)
         _show_progress(run)
         for label, value, help_text in (_describe_result(run, curves), *_describe_times(run, curves)):
@@ -79,14 +81,10 @@ def show_numbers(run: RunRow, curves: LiveCurves) -> None:
 
 
 def _describe_run(run: RunRow) -> str:
-    """Write algorithm, environment, map and seed of a run as Markdown, and where it was imported from."""
-    algo = name_algo(run.algo)
-    imported = ""
-    import_source = imported_label(run.config)
-    if import_source is not None:
-        algo = run.algo  # an imported run has the name that its files contain
-        imported = f" · imported ({import_source})"
-    return escape_markdown(f"{algo} on {run.env} {run.map} · {format_seed(run.seed)}{imported}")
+    """Write algorithm, environment, map and seed of a run as Markdown."""
+    is_imported = imported_label(run.config) is not None
+    algo = run.algo if is_imported else name_algo(run.algo)  # an imported run has the name that its files contain
+    return escape_markdown(f"{algo} on {run.env} {run.map} · {format_seed(run.seed)}")
 
 
 def _show_progress(run: RunRow) -> None:
@@ -121,19 +119,13 @@ def _show_gate(run: RunRow) -> None:
 
 
 def _describe_times(run: RunRow, curves: LiveCurves) -> list[tuple[str, str, str]]:
-    """Return label, value and help of the speed and the time left, or of the training time if the run has ended."""
+    """Return label, value and help of the speed and the time left, or of the time trained if the run does not train."""
+    curves.record_progress(run)  # `steps_per_second` below is computed from these records
     elapsed_s = run_data.get_training_s(run)
     elapsed_help = "Since the trainer started, without pauses"
     elapsed = ("Elapsed", format_duration(elapsed_s), elapsed_help)
-    if run.live_status in ENDED_STATUSES:
+    if run.live_status in (*ENDED_STATUSES, "paused", "stopping"):
         return [elapsed]
-    curves.record_progress(run)  # `steps_per_second` below is computed from these records
-    if run.live_status == "paused":
-        return [
-            ("Speed [steps/s]", MISSING, "The run is paused"),
-            ("Time left", "paused", "The run is paused"),
-            elapsed,
-        ]
     speed = curves.steps_per_second() or curves.get_last_value(_SPEED)  # at first, the speed that the trainer reports
     time_left = format_duration((run.target_steps - run.env_steps) / speed if speed else None)
     return [
