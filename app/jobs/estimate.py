@@ -80,7 +80,7 @@ def estimate(db: Database | None, config: RunConfig) -> Estimate:
 def describe_speed(speed_source: str) -> str:
     """Return a sentence about the source of an assumed speed (`Estimate.speed_source`)."""
     if speed_source == TYPICAL_SPEED_SOURCE:
-        return "Rough estimate: no finished run to measure from."
+        return "Rough estimate: no finished run of this machine to measure from."
     return f"Assumed speed: {speed_source}."
 
 

@@ -288,7 +288,9 @@ def _show_section(
             if isinstance(kind, TableKind):
                 table = kind.tabulate(tables, options)
                 if len(table):
-                    result_table.show(table, key=kind.name, stem=kind.name)
+                    # files have the second p value; on the page, it would move the verdict out of view
+                    titles = [title for title in table.frame.columns if title != "p (randomization)"]
+                    result_table.show(table, key=kind.name, stem=kind.name, titles=titles)
                 else:
                     st.info(escape_markdown(f"This table needs {kind.required_runs}."), icon=":material/info:")
                     result_table.show_excluded(table)
