@@ -15,7 +15,7 @@ in the episodic memory. Δ_mem is the error between H of a state and of its succ
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,7 @@ from app.analysis.curves import Curves, RunTables, read_quantity, read_tables
 from app.analysis.finals import LAST_TENTH, compute_final_rates, count_falls, make_final_scale, make_mu_w_scale
 from app.analysis.intervals import BinomialScale, Values
 from app.analysis.quantities import ROBUST, WIN_RATE, find_quantity
+from app.analysis.settings import get_delta_space
 from storage.engine import Database
 from storage.queries.gate_progress import (
     compute_gate_by_run_part,
@@ -149,8 +150,7 @@ def compute_return_r2(db: Database, row: RunRow) -> Numbers:
     if not len(snapshot_ids):
         return {}
     snapshot = get_snapshot(db, int(snapshot_ids.iloc[-1]))
-    is_raw = row.config.get("memory", {}).get("delta_space") == "raw"
-    space: Literal["raw", "normalized"] = "raw" if is_raw else "normalized"
+    space = get_delta_space(row.config)
     r2 = {OWN_EMBEDDER: collapse.compute_return_r2(snapshot, delta_space=space)}
     for embedder in FITTED_EMBEDDERS:
         if fitted := find_embedding(db, snapshot.id, embedder, seed=0):

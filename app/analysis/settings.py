@@ -10,7 +10,7 @@ trained by different code get a warning.
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from emtc_core.config.base import IMPORTED, MEMORY_ALGO_PREFIXES
 from emtc_core.config.plugin_settings import PLUGIN, PLUGIN_SETTINGS, find_owner, list_plugin_fields, split_names
@@ -132,6 +132,11 @@ def list_libraries(versions: Mapping[str, Any]) -> str:
     return " · ".join(
         f"{name} {text}" for name, text in versions.items() if isinstance(text, str) and name not in skipped
     )
+
+
+def get_delta_space(config: Mapping[str, Any]) -> Literal["raw", "normalized"]:
+    """Return the space in which the memory of a run compares embeddings, `memory.delta_space`."""
+    return "raw" if config.get("memory", {}).get("delta_space") == "raw" else "normalized"
 
 
 def is_gate_off(config: Mapping[str, Any]) -> bool:

@@ -93,7 +93,7 @@ class ImageOptions(Options):
         Option(
             "Width",
             "Width of an image, for example 3.25in (one column of NeurIPS and ICML) or 6.75in (two). Default: 6.75in",
-            choices={"6.75in": "6.75 in", "3.25in": "3.25 in"},
+            choices={"6.75in": "Page, 6.75 in", "3.25in": "Column, 3.25 in"},
             rule="a width from 2in to 20in such as 3.25in or 8cm, or one or two (columns of a paper)",
             has_flag=True,
         ),

@@ -76,7 +76,7 @@ def show_size_table(sizes: Sizes) -> list[RunSize]:
     st.subheader("Runs")
     column = st.column_config
     general_columns: dict[str, Any] = {
-        "name": column.TextColumn("Run", width=260),
+        "name": column.TextColumn("Run", width=330),
         "id": column.TextColumn("Id", width="small"),
         "status": column.TextColumn("Status", width="small", help="The status last written by the trainer"),
         "total": column.NumberColumn("Total", format=_MEGABYTES, width="small"),

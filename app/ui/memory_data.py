@@ -13,7 +13,7 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app.analysis.collapse import CollapseResult, EmbeddingNumber, measure_collapse, measure_layout, scale_like_memory
-from app.analysis.neighborhoods import Outlier, find_outlier
+from app.analysis.neighborhoods import Outlier, find_outliers
 from app.analysis.projections.alignment import compute_aligned_pca, find_axis_signs
 from app.analysis.projections.linear import AxisSigns, LabeledPoints
 from app.analysis.projections.snapshots import sample_rows
@@ -34,6 +34,11 @@ class SnapshotKey(NamedTuple):
     snapshot_id: int
     created_at: str
     """The time of creation. It distinguishes snapshots with a reused id."""
+
+    @property
+    def name(self) -> str:
+        """A text that identifies the snapshot in its database, for the browser and for keys of caches."""
+        return f"{self.snapshot_id}-{self.created_at}"
 
 
 @st.cache_resource(max_entries=6, show_spinner="Reading the snapshot …")
@@ -63,12 +68,6 @@ def _get_known_signs(url: str) -> dict[int, AxisSigns]:
 def get_sample(key: SnapshotKey, *, n: int, seed: int) -> NDArray[np.int64]:
     """Sample `n` rows of a snapshot, stratified by return and time."""
     return sample_rows(get_snapshot(key), n=n, seed=seed)
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def get_outlier(key: SnapshotKey) -> Outlier | None:
-    """Find the node of a snapshot whose return differs most from the returns of its neighbors."""
-    return find_outlier(get_snapshot(key))
 
 
 @st.cache_resource(max_entries=4, show_spinner="Reading the newest transitions …")
@@ -127,3 +126,12 @@ def get_compared_embedding(
 ) -> NDArray[np.floating]:
     """Return an embedding in the space in which the memory compares embeddings."""
     return _snapshot.embedding if delta_space == "raw" else scale_like_memory(_snapshot.embedding)
+
+
+@st.cache_resource(max_entries=64, show_spinner="Comparing neighbors …")
+def get_outliers(
+    url: str, embedding_key: str, _snapshot: Snapshot, *, delta_space: Literal["raw", "normalized"]
+) -> list[Outlier]:
+    """Find the nodes of a snapshot whose return differs most from the mean return of their neighbors, largest first."""
+    embedding = get_compared_embedding(url, embedding_key, _snapshot, delta_space=delta_space)
+    return find_outliers(_snapshot, embedding, n_jobs=os.cpu_count() or 1)

@@ -3,7 +3,7 @@
     corridor "second try"        words; each must occur in the name, id, note, tags, algorithm, environment or map
     gate.enabled=false           a setting by its dotted key; also != < <= > >=
     final_rate>0.8 status=lost   a column of the run, its final win rate (`final_rates`), or its status
-    tag=paper                    a tag
+    tag=paper map=3m,2s3z        a tag; one of several values
 
 Texts are compared without regard to case, numbers as numbers. `!=` is the negation of `=`, so it also finds the runs
 that do not have the value at all. Values are always passed as bound parameters. The search for episodes uses the same
@@ -273,11 +273,24 @@ def _setting_keys() -> frozenset[str]:
 
 
 def make_condition(term: Term, context: SearchContext) -> Sql:
-    """Translate a term into an SQL condition that is true or false for every run, never NULL."""
+    """Translate a term into an SQL condition that is true or false for every run, never NULL.
+
+    Raises:
+        ConfigError: If the term has more than MAX_TERMS values.
+    """
     if not term.key:
         return _contains_word(term.value, context)
     if term.sign == "!=":
         return not_(make_condition(Term(term.value, term.key), context))
+    parts = [part for part in map(str.strip, term.value.split(",")) if part]
+    if len(parts) > MAX_TERMS:
+        raise ConfigError(f"must have at most {MAX_TERMS} values, has {len(parts):,}", key=term.key)
+    values = dict.fromkeys((term.value, *parts))  # one stored value may contain commas
+    return or_(*(_compare_value(Term(value, term.key, term.sign), context) for value in values))
+
+
+def _compare_value(term: Term, context: SearchContext) -> Sql:
+    """Compare a column or a setting with one value, for every sign but `!=`."""
     search_key = SEARCH_KEYS.get(term.key)
     if search_key is None:
         return _compare_setting(term, context)

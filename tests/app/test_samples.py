@@ -10,7 +10,7 @@ import pytest
 
 from app.analysis.collapse import measure_collapse
 from app.analysis.findings import describe_samples, read_studies
-from app.analysis.neighborhoods import find_outlier
+from app.analysis.neighborhoods import find_outliers
 from app.analysis.results import select_runs
 from app.analysis.samples import describe_nodes, describe_whole
 from app.analysis.what_if import (
@@ -45,9 +45,7 @@ def test_a_sample_names_the_memory_that_it_is_a_part_of(snapshots: list[Snapshot
     assert describe_whole(last).startswith("The whole memory at env step 1,000,037: 970,657 nodes, 12.5 % desirable")
     # counted 1,181 env steps before this snapshot
     assert describe_nodes(first.size, first).startswith("5,986 of at least 239,591 nodes")
-    outlier = find_outlier(last)
-    assert outlier is not None
-    assert outlier.searched == "5,989 of 970,657 nodes"
+    assert find_outliers(last, last.embedding)[0].searched == "5,989 of 970,657 nodes"
     assert describe_nodes(9, replace(last, whole=None)) == "9 of 5,989 nodes"
 
 

@@ -121,7 +121,7 @@ def _measure(page: Any, address: str, run_id: str) -> dict[str, float]:
     atlas.wait_for()
     atlas.evaluate("async node => { while (!node.state.drawn) await new Promise(requestAnimationFrame) }")
     first = time.perf_counter() - started
-    page.get_by_text("No memory is selected.").wait_for()
+    page.get_by_role("heading", name="States that the memory confuses").wait_for()
     page.wait_for_timeout(1500)
     clicks = [_measure_click(page) for _ in range(CLICKS)]
     return {
@@ -161,7 +161,7 @@ def _measure_lasso(page: Any, address: str, run_id: str) -> float:
     """Draw a lasso around about a fifth of the points. Return the time [s] until its statistics are visible."""
     page.goto(f"{address}/memory?run={run_id}")
     page.locator(".atlas[data-ready]").wait_for()
-    page.get_by_text("No memory is selected.").wait_for()
+    page.get_by_role("heading", name="States that the memory confuses").wait_for()
     page.wait_for_timeout(1500)
     page.locator(".atlas .lasso").click()
     box = page.locator(".atlas .over").bounding_box()

@@ -334,15 +334,15 @@ def test_idle_tick_redraws_nothing_and_new_rows_keep_the_view(page, tmp_path: Pa
         page.mouse.move(5, 5)
         page.wait_for_timeout(3500)
         assert chart.evaluate("node => node.drawn") == 0
-        hidden = chart.evaluate("node => node.state.data.panels[0].lines[0].name")
-        chart.evaluate("(node, name) => { node.state.hidden.add(name); node.state.window = [100, 300] }", hidden)
+        name = chart.evaluate("node => node.state.data.panels[0].lines[0].name")
+        chart.evaluate("(node, name) => { node.state.hidden.add(name); node.state.window = [100, 300] }", name)
         recorder = DatabaseRecorder(db, run_id)
         last = find_run(db, run_id).env_steps
         won = np.array([True, True])
         recorder.record_evaluation(EvaluationRecord(last + 1, np.ones(2, np.float32), np.array([5, 5]), won))
         recorder.close()
         wait_until(page, lambda: chart.evaluate("node => node.drawn") >= 1, "drawing the new row")
-        assert chart.evaluate("node => [...node.state.hidden, ...node.state.window]") == [hidden, 100, 300]
+        assert chart.evaluate("node => [...node.state.hidden, ...node.state.window]") == [name, 100, 300]
 
 
 def test_figure_downloads_as_vector_without_chrome_on_the_server(page, seeded):

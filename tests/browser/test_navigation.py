@@ -99,6 +99,20 @@ def test_the_keyboard_reaches_the_picker_before_the_links_and_its_focus_is_visib
     assert in_sidebar[1] == "Home", "the first stop in the sidebar is the picker of the run"
 
 
+def test_a_box_that_is_opened_with_the_keyboard_gets_the_focus_and_returns_it(page, seeded):
+    url, run_id, _ = seeded
+    page.goto(f"{url}/health?run={run_id}")
+    wait_for_page(page, url, "health")
+    button = page.locator(".st-key-run_picker_bar button")
+    button.focus()
+    page.keyboard.press("Enter")
+    is_focused = "node => node === document.activeElement"
+    field = page.get_by_test_id("stPopoverBody").get_by_role("searchbox")
+    wait_until(page, lambda: field.evaluate(is_focused), "the focus in the search field")
+    page.keyboard.press("Escape")
+    wait_until(page, lambda: button.evaluate(is_focused), "the focus on the button")
+
+
 def test_a_path_without_a_page_is_named_on_home(page, seeded):
     url, *_ = seeded
     page.goto(f"{url}/nosuchpage")

@@ -175,10 +175,11 @@ def answered(db: Database, run_id: str) -> bool:
 
 def look_into_its_memory(at: Walk, db: Database, run_id: str) -> None:
     page = at.page
-    with at.task("click the oddest point"):
+    with at.task("click the state that differs most from its neighbors"):
         at.link("Memory")
         page.locator(".atlas[data-ready]").wait_for()
-        at.button("Largest outlier")
+        page.get_by_role("heading", name="States that the memory confuses").wait_for()
+        at.row(0)
         page.get_by_role("heading", name=re.compile(r"^Memory \d+")).wait_for()
         page.locator(".playback .field").wait_for()
         page.wait_for_timeout(1000)
@@ -238,8 +239,9 @@ def compare_and_export(at: Walk) -> None:
         )
         page.get_by_role("tab", name="Win rates").wait_for()
     with at.task("export PDF and LaTeX"):
-        for opens, saves, begins in (("Export", "PDF, vector", b"%PDF"), ("Table", "LaTeX, booktabs", b"%")):
-            at.button(opens)
+        for opens, saves, begins in (("Export", "PDF, vector", b"%PDF"), ("", "LaTeX", b"%")):
+            if opens:
+                at.button(opens)
             at.count()
             with page.expect_download() as download:
                 page.get_by_role("button", name=saves).first.click()

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import delete, func, insert, select, update
 from streamlit.testing.v1 import AppTest
 
-from app.analysis.collapse import measure_collapse
+from app.analysis.collapse import measure_collapse, scale_like_memory
 from app.analysis.format import format_number, format_percent
-from app.analysis.neighborhoods import measure_neighbor_agreement
+from app.analysis.neighborhoods import find_outliers, measure_neighbor_agreement
 from app.analysis.projections.linear import compute_pca
 from app.ui.live.all_metrics import MAX_POINTS
 from app.ui.page_url import OPENED_BOX
@@ -255,6 +255,23 @@ def test_memory_says_how_many_nodes_it_shows_and_how_they_were_chosen(seeded):
         "Snapshot at env step" in [each.label for each in app.select_slider]
         or "One snapshot so far, at env step" in text
     )
+
+
+def test_memory_lists_the_states_that_it_confuses_until_one_is_selected(seeded):
+    db, run_id = seeded
+    snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
+    outliers = find_outliers(snapshot, scale_like_memory(snapshot.embedding))
+    app = open_page("memory", run=run_id)
+    listed = next(frame.value for frame in app.dataframe if "difference" in frame.value)
+    assert listed["memory"].tolist() == [each.slot for each in outliers]
+    assert listed["difference"].tolist() == [each.h - each.neighbors_h for each in outliers]
+    marks = next(json.loads(each.proto.json) for each in app.get("bidi_component") if '"outliers"' in each.proto.json)
+    assert len(marks["outliers"]) == len(outliers)
+    app.number_input(key="memory?point").set_value(outliers[0].slot).run()
+    assert not app.exception
+    assert not [frame for frame in app.dataframe if "difference" in frame.value]
+    app.button(key="deselect").click().run()
+    assert [frame for frame in app.dataframe if "difference" in frame.value]
 
 
 def test_typing_a_memory_id_opens_its_entry_and_replay(seeded):

@@ -212,6 +212,16 @@ def test_deletion_lists_the_data_and_needs_a_second_press(several):
     assert labels(app) == {}, "nothing is selected"
 
 
+def test_the_result_of_an_action_is_shown_if_no_run_matches_any_more(several):
+    db, ids = several
+    tag_runs(db, ids[:1], add=["old"])
+    app = select(open_home(q="tag=old"), ids[0])
+    press(app, "Delete 1 …")
+    press(app, "Delete 1 run permanently")
+    assert not app.dataframe
+    assert "Deleted 1 run" in said(app)
+
+
 def test_a_requested_deletion_is_dropped_when_another_run_is_selected(several):
     db, ids = several
     app = press(select(open_home(), ids[0]), "Delete 1 …")

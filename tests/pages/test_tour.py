@@ -1,9 +1,12 @@
 """The tour over a run: every stop speaks of real data, leads to the next, and can be left and taken again."""
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 
-from app.analysis.neighborhoods import OUTLIER_NEIGHBORS, find_outlier
+from app.analysis.collapse import scale_like_memory
+from app.analysis.neighborhoods import OUTLIER_NEIGHBORS, find_outliers
 from app.ui.widgets.tour import NO_SUITABLE_RUN, STEPS
 from emtc_core.config.resolve import resolve
 from storage.queries.memory import get_snapshot, list_snapshots
@@ -17,18 +20,34 @@ def newest_snapshot(db, run_id):
     return get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
 
 
-def test_the_outlier_is_the_one_that_a_loop_finds(seeded):
+def find_outliers_of_newest_snapshot(db, run_id):
+    snapshot = newest_snapshot(db, run_id)
+    return find_outliers(snapshot, scale_like_memory(snapshot.embedding))
+
+
+def test_the_outliers_are_those_that_a_loop_finds(seeded):
     snapshot = newest_snapshot(*seeded)
-    best, found = -np.inf, -1
+    embedding = scale_like_memory(snapshot.embedding)
+    differences = []
     for row in range(snapshot.size):
-        away = ((snapshot.embedding - snapshot.embedding[row]) ** 2).sum(axis=1)
+        away = ((embedding - embedding[row]) ** 2).sum(axis=1)
         away[row] = np.inf
-        above = snapshot.h[row] - snapshot.h[np.argsort(away)[:OUTLIER_NEIGHBORS]].mean()
-        best, found = max((best, found), (above, row))
-    odd = find_outlier(snapshot)
-    assert odd is not None
-    assert (odd.row, odd.slot) == (found, snapshot.slot[found])
-    assert odd.h - odd.neighbors_h == pytest.approx(best, abs=1e-5)
+        differences.append(snapshot.h[row] - snapshot.h[np.argsort(away)[:OUTLIER_NEIGHBORS]].mean())
+    rows = np.argsort(-np.abs(differences), kind="stable")[:5]
+    outliers = find_outliers(snapshot, embedding)
+    assert [each.row for each in outliers] == rows.tolist()
+    assert [each.slot for each in outliers] == snapshot.slot[rows].tolist()
+    assert [each.episode for each in outliers] == snapshot.episode[rows].tolist()
+    assert [each.h - each.neighbors_h for each in outliers] == pytest.approx(np.array(differences)[rows], abs=1e-5)
+
+
+def test_a_memory_with_too_few_nodes_or_equal_returns_has_no_outliers(seeded):
+    snapshot = newest_snapshot(*seeded)
+    equal = replace(snapshot, h=np.full_like(snapshot.h, 0.1))
+    assert find_outliers(equal, snapshot.embedding) == []
+    names = [field.name for field in fields(snapshot) if np.shape(getattr(snapshot, field.name)) != ()]
+    few = replace(snapshot, **{name: getattr(snapshot, name)[:OUTLIER_NEIGHBORS] for name in names})
+    assert find_outliers(few, few.embedding) == []
 
 
 @pytest.mark.parametrize("at", range(1, len(STEPS) + 1))
@@ -42,7 +61,7 @@ def test_every_stop_stands_on_its_page_and_leads_on(seeded, at):
 
 
 def test_the_point_that_stands_out_is_named_with_its_numbers(seeded):
-    odd = find_outlier(newest_snapshot(*seeded))
+    odd = find_outliers_of_newest_snapshot(*seeded)[0]
     app = open_page("memory", run=seeded[1], tour="2")
     app.button(key="tour_next").click().run()
     assert not app.exception

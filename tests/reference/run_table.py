@@ -33,6 +33,8 @@ def holds(run: dict[str, Any], text: str) -> bool:
     key, sign, value = found.groups()
     if sign == "!=":
         return not holds(run, f"{key}={value}")
+    if "," in value:
+        return any(holds(run, f"{key}={part}") for part in value.split(","))
     if key == "tag":
         return value.lower() in [tag.lower() for tag in run["tags"]]
     if key == "status":

@@ -44,6 +44,7 @@ TERMS = [
     *("seed=1", "seed!=1", "seed<=2", "win_rate>0.4", "win_rate=0.5", "return<3", "mu_w>=0.25", "env_steps=100"),
     *("status=lost", "status!=lost", "gate=active", "gate=none", "gate!=idle", "tag=Paper", "tag!=paper", "name=R"),
     *("algo=emtc(qplex)", "map=3M", "note=second", "sweep=s1", "env=skirmish"),
+    *("tag=paper,β", "tag!=paper,β", "seed=1,3", "map=corridor,2s3z", "embed.type=dcae,none", "status!=lost,queued"),
 ]
 
 
@@ -183,6 +184,12 @@ def test_active_runs_come_first_then_the_queue_of_a_sweep_then_ended_runs(db: Da
     assert run_page(db).frame["id"].tolist() == [alone, at_work, *waiting[::-1], ended]
 
 
+def test_a_value_with_a_comma_is_found_whole(db: Database) -> None:
+    stored = create_run(db, CONFIG, target_steps=10, versions={}, name="one, two")
+    create_run(db, CONFIG, target_steps=10, versions={}, name="three")
+    assert matching_ids(db, RunFilter(text='name="one, two"')) == [stored]
+
+
 @pytest.mark.parametrize(
     ("value", "matches"),
     [("1000000", True), ("1000001", False), ("1e6", True), ("1000001.0", True), ("none", False), ("true", False)],
@@ -202,7 +209,15 @@ def test_a_setting_without_a_value_is_found_as_none_or_null(db: Database, value:
 
 @pytest.mark.parametrize(
     "text",
-    ["gate.enable=1", "winrate>1", "win_rate>high", "name<b", "train.lr>nan", "a " * (MAX_TERMS + 1)],
+    [
+        "gate.enable=1",
+        "winrate>1",
+        "win_rate>high",
+        "name<b",
+        "train.lr>nan",
+        "a " * (MAX_TERMS + 1),
+        "seed=" + "1,2," * MAX_TERMS,
+    ],
 )
 def test_a_search_that_means_nothing_is_one_sentence(db: Database, text: str) -> None:
     with pytest.raises(ConfigError):

@@ -169,7 +169,7 @@ def _make_inputs(db: Database, study: Sequence[RunRow], run: RunRow) -> dict[str
     }
 
 
-def _make_figure_item(db: Database, kind: FigureKind[Any], figure_input: FigureInput) -> GalleryItem:
+def _make_figure_item(db: Database, kind: FigureKind[Any, Any], figure_input: FigureInput) -> GalleryItem:
     image_options, _ = read_image_options({"width": WIDTH, "no_title": True})
     try:
         figure = kind.make(db, figure_input.rows, kind.read_options(figure_input.options))
@@ -181,7 +181,7 @@ def _make_figure_item(db: Database, kind: FigureKind[Any], figure_input: FigureI
     return GalleryItem("Figures", kind.name, kind.question, _reduce(png))
 
 
-def _make_table_item(db: Database, kind: TableKind[Any], rows: Sequence[RunRow]) -> GalleryItem:
+def _make_table_item(db: Database, kind: TableKind[Any, Any], rows: Sequence[RunRow]) -> GalleryItem:
     table = kind.make(db, rows)
     if not len(table):
         return GalleryItem("Tables", kind.name, "", b"", f"needs {kind.required_runs}.")

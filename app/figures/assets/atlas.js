@@ -189,6 +189,7 @@ function drawOverlay(self, { ctx, width, height }) {
   drawLargePoints(self, ctx, theme)
   self.mark.paths.forEach((path) => drawPath(self, ctx, theme, path))
   for (const place of self.mark.neighbors || []) drawRing(self, ctx, theme, place, 1.2, 6)
+  for (const place of self.mark.outliers || []) drawRing(self, ctx, theme, place, 2.2, 8)
   drawNames(self, ctx, theme)
   drawRing(self, ctx, theme, self.mark.selectedPoint, 3)
   drawRing(self, ctx, { ...theme, text: theme.primary }, self.mark.suggestedPoint, 3, 15)
@@ -242,7 +243,7 @@ function selectPoint(self, i) {
     if (t >= 0) window.dispatchEvent(new CustomEvent("emtc-seek", { detail: { t } }))
     return
   }
-  self.mark = { ...self.mark, selected: self.columns.slot[i], selectedPoint: [self.x[i], self.y[i]], suggestedPoint: null, paths: [] }
+  self.mark = { ...self.mark, selected: self.columns.slot[i], selectedPoint: [self.x[i], self.y[i]], suggestedPoint: null, outliers: [], paths: [] }
   self.drawOver()
   dispatch(self, "pick", { slot: self.columns.slot[i] })
 }

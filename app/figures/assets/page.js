@@ -18,6 +18,24 @@ if (!window.emtcPage) {
     hasActed = false
   }
 
+  // A popover that was opened with the keyboard gets the focus. Streamlit draws it at the end of the page, where the Tab
+  // key would reach it only after everything else. Its content may arrive from the server after some time.
+  const WAIT_MS = 50
+  const MAX_WAITS = 100
+  const FIELDS = ":is(input, textarea, select, button, summary, a[href]):not([disabled], [aria-label^=Help])"
+  function focusPopover(button, nWaits) {
+    if (document.activeElement !== button || button.getAttribute("aria-expanded") !== "true") return
+    const fields = [...document.querySelectorAll(`[data-testid=stPopoverBody] ${FIELDS}`)]
+    const field = fields.find((each) => each.getClientRects().length)
+    if (field) field.focus()
+    else if (nWaits) setTimeout(() => focusPopover(button, nWaits - 1), WAIT_MS)
+  }
+  document.addEventListener("keyup", ({ key, target }) => {
+    if (["Enter", " "].includes(key) && target.closest("[data-testid=stPopover]")) {
+      setTimeout(() => focusPopover(target, MAX_WAITS), WAIT_MS)
+    }
+  })
+
   // A link in the sidebar closes the sidebar if it covers the page.
   document.addEventListener("click", ({ target }) => {
     if (window.innerWidth >= NARROW_PX || !target.closest(".st-key-sidebar_links a")) return

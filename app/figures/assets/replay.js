@@ -101,7 +101,7 @@ function buildSides(self) {
       legend.append(makeKeyItem(team.is_square ? "mark square" : "mark", team.color, team.name))
     }
     const note = make("span", "note", under)
-    note.textContent = note.title = side.units ? side.note : "" // without a field, the page shows the reason above the player
+    note.textContent = side.units ? side.note : "" // without a field, the page shows the reason above the player
     side.field.addEventListener("pointermove", (event) => hover(self, side, event))
     side.field.addEventListener("pointerleave", () => {
       side.tip.hidden = true

@@ -101,30 +101,24 @@ def show(run_ids: list[str], bar: DeltaGenerator) -> None:
     """Draw everything about these runs. The widgets of the curves are drawn in the row `bar`."""
     with bar:
         values = _choose_options(run_ids)
-    options = LearningCurveOptions.read(values)
+    options = LearningCurveOptions.select(values)
     tables = read_compared_tables(run_ids)
     # The tables use the win rate of the curves. If the curves show another quantity, they use the selected win rate.
     rate = find_rate(options.quantity, options.rate) or options.rate
     with st.container(key="compare_grid" if run_groups.IS_OPEN.read() else "compare_column"):
         st.fragment(_show_list_and_curves)(tables, options, rate)
         with st.container(key="compare_tables"):
-            _show_tables(tables, options, values | {"rate": rate})
+            _show_tables(tables, values | {"rate": rate})
 
 
-def _show_tables(tables: RunTables, options: LearningCurveOptions, values: dict[str, Any]) -> None:
+def _show_tables(tables: RunTables, values: dict[str, Any]) -> None:
     """Draw the tabs with tables and figures.
 
     Args:
         tables: The compared runs.
-        options: The options of the curves.
         values: The values of all options of the page, by name; `rate` is the win rate of the tables.
     """
     rate = values["rate"]
-    results = select_results(
-        read_curves(tables, rate=rate), include_unfinished=options.include_unfinished, for_final_numbers=True
-    )
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        values |= run_choice.choose_final(list_budgets(results))
     run_choice.show_length_note(read_finals(tables, BudgetOptions.select(values), rate))
     sections = list_sections(_PAGE)
     titles = [*_TABS, *(title for title in sections if title not in _TABS)]
@@ -145,10 +139,10 @@ def _show_tables(tables: RunTables, options: LearningCurveOptions, values: dict[
 
 
 def _choose_options(run_ids: list[str]) -> dict[str, Any]:
-    """Draw the widgets for quantity, win rate, aggregation over seeds, and style of the curves.
+    """Draw the widgets for quantity, win rate, aggregation over seeds, style of the curves, and the rows of the tables.
 
     Returns:
-        The values of the options of the learning curves, by name.
+        The values of the options of the learning curves and of the tables, by name.
     """
     keys = [SELECTED_RATE, SELECTED_MU_W, *EVALUATION_QUANTITIES, *list_recorded_metrics(run_ids)]
     if SUCCESS_RATE in keys and is_success_defined_by_return(run_ids):
@@ -160,10 +154,11 @@ def _choose_options(run_ids: list[str]) -> dict[str, Any]:
         "robust win rate. Published results are always of greedy episodes."
     )
     # an interquartile mean of fewer than five seeds is their mean or their median
-    all_curves = select_results(read_curves(read_compared_tables(run_ids)), include_unfinished=True)
+    tables = read_compared_tables(run_ids)
+    all_curves = select_results(read_curves(tables), include_unfinished=True)
     max_seeds = max(all_curves.seed_counts, default=0)
     centers = [name for name in CENTERS if name != "iqm" or max_seeds >= MIN_IQM_SEEDS]
-    with st.popover("Lines, axes", icon=":material/tune:", key="look"):
+    with st.popover("Lines, axes, tables", icon=":material/tune:", key="look"):
         values["center"] = _CENTER.draw(centers)
         values["band"] = _BAND.draw()
         values["each"] = _PER_SEED.draw()
@@ -171,6 +166,11 @@ def _choose_options(run_ids: list[str]) -> dict[str, Any]:
         values["x_axis"] = _X_AXIS.draw(on_change=lambda: WINDOW.write(None))
         values["smooth"] = _SMOOTH.draw()
         values["log"] = _LOG_AXES.draw(AXES)
+        rate = find_rate(values["quantity"], values["rate"]) or values["rate"]
+        results = select_results(
+            read_curves(tables, rate=rate), include_unfinished=values["include_unfinished"], for_final_numbers=True
+        )
+        values |= run_choice.choose_final(list_budgets(results))
     return values
 
 

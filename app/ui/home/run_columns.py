@@ -32,14 +32,14 @@ _COMPUTED_LABELS: Final = {
     "duration": "Duration",
 }
 _WIDTHS: Final = {
-    "status": 110,
-    "algo": 105,
+    "status": 92,
+    "algo": 102,
     "map": 75,
-    "seed": 50,
+    "seed": 46,
     "win_rate": 92,
     "mu_w": 100,
     "return_mean": 80,
-    "tags": 130,
+    "tags": 118,
     "notes": "small",
     "id": "small",
 }
@@ -92,7 +92,7 @@ def column_config(episodes: Collection[str]) -> dict[str, Any]:
         **{name: _make_config(name) for name in HOME_COLUMNS},
         _NAME: column.LinkColumn(
             HOME_COLUMNS[_NAME].label,
-            width=250,  # a name such as "First study A: 3s_vs_5z · No-TCGM · seed 3"
+            width=306,  # a name such as "Confirmatory study: 3s_vs_5z · EMTC, prewrite"; the seed has a column
             display_text=view.LINK_TEXT_PATTERN,
             help="Opens the run in a new tab",
         ),
@@ -101,7 +101,7 @@ def column_config(episodes: Collection[str]) -> dict[str, Any]:
         ),
         _EPISODES: column.TextColumn("Episodes", width=75, help="Episodes that the final win rate counts"),
         "gate": column.TextColumn(
-            "Gate", width=74, help="Active if the gate removes incentive. Select the row for the reason."
+            "Gate", width=68, help="Active if the gate removes incentive. Select the row for the reason."
         ),
         "curve": column.LineChartColumn(
             _COMPUTED_LABELS["curve"],
@@ -110,7 +110,7 @@ def column_config(episodes: Collection[str]) -> dict[str, Any]:
             y_max=1,
             help="From the start to the last evaluation, of the same episodes as the final win rate",
         ),
-        "age": column.DatetimeColumn("Age", width=105, format="distance", help="Time since the run was created"),
+        "age": column.DatetimeColumn("Age", width=98, format="distance", help="Time since the run was created"),
         "duration": column.TextColumn("Duration", width="small", help="Training time, without pauses"),
     }
 

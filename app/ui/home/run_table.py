@@ -92,6 +92,7 @@ def _show_table() -> None:
         page = _read_page(run_filter, sort)
         if not page.total:
             _show_no_match(run_filter)
+            run_actions.show([], run_filter, sort, 0)  # the result of the last action, for example of a deletion
             return
         ids, frame = _keep_selected_rows(page, run_filter, sort)
         rows = _draw_table(frame)

@@ -185,8 +185,8 @@ def _show_presets(request: Request) -> None:
         **fields.bind(PRESET, "preset", value, default=DEFAULTS[PRESET]),
     )  # fmt: skip
     fields.show_fault(request.faults, PRESET)
-    if request.choices[PRESET] not in MORE_PRESETS:
-        st.toggle("More presets", key=_HAS_MORE_PRESETS, help=", ".join(MORE_PRESETS))
+    is_needed = request.choices[PRESET] in MORE_PRESETS
+    st.toggle("More presets", key=_HAS_MORE_PRESETS, help=", ".join(MORE_PRESETS), disabled=is_needed)
 
 
 def _show_map(texts: Mapping[str, str], request: Request, maps: Mapping[str, list[str]]) -> None:

@@ -61,8 +61,11 @@ def show(run_rows: RunData, x_axis: XAxisName, *, words: Sequence[str]) -> None:
     shared_axis = canvas.share_axis(
         cells.LINK, charts.values(), height=_ONE_METRIC_HEIGHT, smoothing=cells.WEIGHT.read()
     )
+    # a fixed place: without it, the small charts would be drawn again at each press, and the focus would be lost
+    place = st.empty()
     if enlarged:
-        _show_enlarged(run_rows, enlarged, shared_axis, axis_option)
+        with place.container(key="live_enlarged"):
+            _show_enlarged(run_rows, enlarged, shared_axis, axis_option)
     matching = [name for name in names if _matches(name, words)]
     if not matching:
         st.caption("No metric of this run contains these words." if names else "No metric has been recorded yet.")
@@ -108,7 +111,7 @@ def _show_enlarged(
     chart = draw_chart("metrics", run_rows, MetricOptions.read(values))
     cell = cells.overlay_runs(Cell("Selected metrics", chart, values | axis_option), run_rows.run.id)
     is_single = len(names) == 1
-    with st.container(key="live_enlarged"), pin.make_panel(cell.key):
+    with pin.make_panel(cell.key):
         with cells.show_bar(cell, describe_metric(names[0]).label if is_single else ""):
             cells.show_buttons(cell, run_rows.run)
             st.button("Close", icon=":material/close:", key="live_close", on_click=ENLARGED.write, args=(None,))

@@ -171,6 +171,7 @@ def show_marks(
     selected_point: MapPoint | None = None,
     suggested_point: MapPoint | None = None,
     neighbors: Sequence[MapPoint] = (),
+    outliers: Sequence[MapPoint] = (),
     paths: Sequence[EpisodePath] = (),
     steps_per_mark: int = 10,
     path_moves_player: bool = False,
@@ -183,6 +184,7 @@ def show_marks(
         selected_point: Point of the selected node.
         suggested_point: Point of a node that the tour asks the user to select.
         neighbors: Points of the neighbors of the selected node.
+        outliers: Points of nodes whose return differs from that of their neighbors.
         paths: Paths of episodes.
         steps_per_mark: Number of steps between two marks on a path.
         path_moves_player: A click on the first path moves the cursor of the player instead of selecting a node.
@@ -193,6 +195,7 @@ def show_marks(
         "selectedPoint": selected_point,
         "suggestedPoint": suggested_point,
         "neighbors": list(neighbors),
+        "outliers": list(outliers),
         "paths": list(paths),
         "stepsPerMark": steps_per_mark,
         "pathMovesPlayer": path_moves_player,

@@ -1,5 +1,7 @@
 """The selected node: its values, the episode that wrote it, the replay from its state, and its nearest neighbors.
 
+While no node is selected, the panel lists the outliers: nodes whose return differs most from that of their neighbors.
+
 A node is one stored state of the episodic memory. It is selected by its slot, its place in the memory. This number is
 `slot` in the code, "memory id" on the page and `point` in the URL. On the page, "this memory" is one node; in the code,
 the memory contains all nodes. The values of a node:
@@ -27,7 +29,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.episodes import draw_scene
 from app.analysis.format import escape_markdown, format_count, format_number
-from app.analysis.neighborhoods import find_nearest
+from app.analysis.neighborhoods import OUTLIER_NEIGHBORS, Outlier, find_nearest
 from app.analysis.selection import NODE_QUANTITIES
 from app.figures.named.trajectories import Episode, TrajectoryOptions
 from app.figures.registry import draw_chart
@@ -50,14 +52,19 @@ _NEIGHBORS_HELP = (
     "Lists the nodes with the nearest embeddings, in the space in which the memory compares them. The map marks them "
     "with rings."
 )
-_OUTLIER_HELP = "Selects the node on this map whose H differs most from the H of its neighbors in the embedding"
+_OUTLIERS_HELP = (
+    "difference = H of a state (the highest return recorded from it) minus the mean H of its "
+    f"{OUTLIER_NEIGHBORS} nearest neighbors in the embedding. The memory treats these states as similar, but their "
+    "returns differ, so the return that it recalls near them can be wrong. The table lists the largest absolute "
+    "differences."
+)
 _TwoEpisodes = tuple[Trajectory | None, Trajectory | None]
 """The episode that wrote the node, and the episode to compare with."""
 
 
 @st.fragment
 def show(maps: Sequence[MemoryMap]) -> None:
-    """Draw everything about the selected node, or ask the user to select one. A click on a map reruns only this.
+    """Draw everything about the selected node, or the outliers of each map. A click on a map reruns only this.
 
     Args:
         maps: The page's maps. The URL stores in which of them the node was selected.
@@ -67,11 +74,18 @@ def show(maps: Sequence[MemoryMap]) -> None:
     bar = st.container(horizontal=True, vertical_alignment="bottom", gap="small")
     with bar:
         slot = _choose_slot()
-        st.button(
-            "Largest outlier", key="oddest", on_click=_select_outlier, args=(active_map,),
-            help=_OUTLIER_HELP,
-        )  # fmt: skip
-    episodes = _show_node(active_map, slot, bar)
+        if slot is not None:
+            st.button(
+                "Deselect", icon=":material/close:", key="deselect", on_click=POINT.write, args=(None,),
+                help="Selects no memory and lists the states that the memory confuses",
+            )  # fmt: skip
+    if slot is None:
+        episodes = None
+        for memory_map, column in zip(maps, st.columns(len(maps), gap="medium"), strict=True):
+            with column:
+                _show_outliers(memory_map)
+    else:
+        episodes = _show_node(active_map, slot, bar)
     for memory_map in maps:
         is_same_memory = memory_map.run.id == active_map.run.id
         _show_marks(memory_map, slot, episodes if is_same_memory else None)
@@ -138,12 +152,6 @@ def _choose_slot() -> int | None:
     )
 
 
-def _select_outlier(memory_map: MemoryMap) -> None:
-    outlier = memory_data.get_outlier(memory_map.choice.snapshot_key)
-    if outlier is not None:
-        _select_node(memory_map.choice.side.prefix, outlier.slot)
-
-
 def _on_pick(prefix: str, event: dict[str, Any]) -> None:
     slot = event.get("slot")
     if isinstance(slot, int):
@@ -159,21 +167,24 @@ def _select_node(prefix: str, slot: int) -> None:
 def _show_marks(memory_map: MemoryMap, slot: int | None, episodes: _TwoEpisodes | None) -> None:
     """Mark the node, its neighbors and the paths on a map.
 
-    Without `episodes`, mark only the node that the guided tour of the app suggests to the user (`MARK` in the URL).
+    Without `episodes`, mark only the node that the guided tour of the app suggests to the user (`MARK` in the URL), and
+    the outliers if no node is selected.
     """
     channel = memory_map.choice.side.channel
     if slot is None or episodes is None:
         suggested_slot = MARK.read()
         suggested_point = None if suggested_slot is None else _find_point(memory_map, suggested_slot)
-        atlas.show_marks(channel=channel, selected_slot=None, suggested_point=suggested_point)
+        outliers: list[atlas.MapPoint] = []
+        if slot is None:
+            outliers = _list_points(memory_map, [outlier.row for outlier in _get_outliers(memory_map)])
+        atlas.show_marks(channel=channel, selected_slot=None, suggested_point=suggested_point, outliers=outliers)
         return
     trajectory, other = episodes
     paths = [] if trajectory is None else episode_paths.make_paths(memory_map, trajectory, other)
     neighbors: list[atlas.MapPoint] = []
     if _HAS_NEIGHBORS.read():
         rows, _ = _find_nearest(memory_map, slot)
-        points = memory_map.coordinates[rows]
-        neighbors = points[np.isfinite(points).all(axis=1)].tolist()
+        neighbors = _list_points(memory_map, rows)
     atlas.show_marks(
         channel=channel,
         selected_slot=slot,
@@ -182,6 +193,12 @@ def _show_marks(memory_map: MemoryMap, slot: int | None, episodes: _TwoEpisodes 
         paths=paths,
         steps_per_mark=episode_paths.STEPS_PER_MARK,
     )
+
+
+def _list_points(memory_map: MemoryMap, rows: NDArray[np.int64] | list[int]) -> list[atlas.MapPoint]:
+    """List the points of nodes by their rows in the snapshot, without the nodes that have no coordinates."""
+    points = memory_map.coordinates[rows]
+    return points[np.isfinite(points).all(axis=1)].tolist()
 
 
 def _find_point(memory_map: MemoryMap, slot: int) -> atlas.MapPoint | None:
@@ -193,7 +210,61 @@ def _find_point(memory_map: MemoryMap, slot: int) -> atlas.MapPoint | None:
     return point.tolist() if np.isfinite(point).all() else None
 
 
-def _show_node(memory_map: MemoryMap, slot: int | None, bar: DeltaGenerator) -> _TwoEpisodes | None:
+def _get_outliers(memory_map: MemoryMap) -> list[Outlier]:
+    return memory_data.get_outliers(
+        memory_map.choice.snapshot_key.url,
+        memory_map.embedding_key,
+        memory_map.embedded,
+        delta_space=memory_map.delta_space,
+    )
+
+
+def _show_outliers(memory_map: MemoryMap) -> None:
+    """List the nodes of a map whose return differs most from that of their neighbors. A row selects its node."""
+    outliers = _get_outliers(memory_map)
+    if not outliers:
+        messages.empty(
+            "This memory has too few nodes to compare neighbors, or no return differs from that of its neighbors.",
+            "Click a point of the map, or type a memory id.",
+        )
+        return
+    st.markdown("##### States that the memory confuses", help=_OUTLIERS_HELP)
+    st.markdown(f"Their return H differs most from the mean H of their {OUTLIER_NEIGHBORS} nearest neighbors.")
+    returns = {"H [return]": "%.4g", "neighbors' H": "%.4g", "difference": "%+.4g"}
+    frame = pd.DataFrame(
+        [
+            (outlier.slot, outlier.h, outlier.neighbors_h, outlier.h - outlier.neighbors_h, outlier.episode)
+            for outlier in outliers
+        ],
+        columns=["memory", *returns, "episode"],
+    )
+    _show_nodes(
+        frame, memory_map, key=f"outliers-{memory_map.choice.side.channel}-{memory_map.embedding_key}",
+        alt="The nodes whose return differs most from that of their neighbors. Select a cell to select its node.",
+        column_config={name: st.column_config.NumberColumn(format=text) for name, text in returns.items()},
+    )  # fmt: skip
+    searched = f"Searched: {outliers[0].searched}. " if outliers[0].searched else ""
+    st.caption(f"{searched}Rings mark them on the map. Click a row or any point of the map to select its node.")
+
+
+def _show_nodes(
+    frame: pd.DataFrame, memory_map: MemoryMap, *, key: str, alt: str, column_config: dict[str, Any] | None = None
+) -> None:
+    """Draw a table of nodes, with their slots in the column "memory". A click on a row selects its node."""
+    slots: list[int] = frame["memory"].tolist()
+
+    def on_select() -> None:
+        cells = st.session_state[key]["selection"]["cells"]
+        if cells and cells[0][0] < len(slots):
+            _select_node(memory_map.choice.side.prefix, slots[cells[0][0]])
+
+    st.dataframe(
+        frame, hide_index=True, height="content", key=key, on_select=on_select, selection_mode="single-cell", alt=alt,
+        column_config=column_config,
+    )  # fmt: skip
+
+
+def _show_node(memory_map: MemoryMap, slot: int, bar: DeltaGenerator) -> _TwoEpisodes | None:
     """Draw the values of a node, the choice of an episode to compare with, the neighbors, and the replay.
 
     If the episode was removed by thinning, or is not part of the open bundle (a file with exported runs), only the
@@ -201,13 +272,9 @@ def _show_node(memory_map: MemoryMap, slot: int | None, bar: DeltaGenerator) -> 
 
     Returns:
         The episode that wrote the node and the episode to compare with. The second is None if none is selected.
-        (None, None) if the node exists, but its episode was removed. None if no node is selected or it does not exist.
+        (None, None) if the node exists, but its episode was removed. None if the node does not exist.
     """
     run = memory_map.run
-    if slot is None:
-        # a memory: one node
-        messages.empty("No memory is selected.", "Click a point of the map, or type a memory id.")
-        return None
     try:
         detail = get_node(data.database(), memory_map.snapshot, slot)
     except DataRemovedError as exc:
@@ -285,17 +352,9 @@ def _show_values(snapshot: Snapshot, slot: int) -> None:
 def _show_nearest(memory_map: MemoryMap, slot: int) -> None:
     """List the nearest nodes, nearest first. A click on a row selects its node."""
     frame = tabulate_nearest(memory_map, *_find_nearest(memory_map, slot))
-    slots: list[int] = frame["memory"].tolist()
-    key = f"nearest-{memory_map.snapshot.id}-{slot}"
-
-    def on_select() -> None:
-        rows = st.session_state[key]["selection"]["rows"]
-        if rows and rows[0] < len(slots):
-            POINT.write(slots[rows[0]])
-
-    st.dataframe(
-        frame, hide_index=True, height="content", key=key, on_select=on_select, selection_mode="single-row",
-        alt="The nearest nodes in the embedding. Select a row to select its node.",
+    _show_nodes(
+        frame, memory_map, key=f"nearest-{memory_map.snapshot.id}-{slot}",
+        alt="The nearest nodes in the embedding. Select a cell to select its node.",
     )  # fmt: skip
     delta = memory_map.delta
     merging = f" States within δ = {delta:g} are merged into one node." if delta else ""

@@ -31,7 +31,7 @@ from app.analysis.projections.snapshots import (
 )
 from app.analysis.samples import count_nodes, describe_sample
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, parse_numbers
-from app.analysis.settings import name_run_algo
+from app.analysis.settings import get_delta_space, name_run_algo
 from app.figures.kinds.maps import Cloud
 from app.figures.named.memory_map import (
     AtlasOptions,
@@ -156,11 +156,6 @@ class MapChoice:
         """Every quantity of the snapshot's nodes."""
         return make_columns(self.snapshot_key)
 
-    @property
-    def snapshot_name(self) -> str:
-        """A text that identifies the snapshot in its database, for the browser and for keys of caches."""
-        return f"{self.snapshot_key.snapshot_id}-{self.snapshot_key.created_at}"
-
 
 @dataclass(frozen=True)
 class MemoryMap:
@@ -186,15 +181,15 @@ class MemoryMap:
         """A text that identifies the coordinates."""
         projection = self.choice.projection
         settings = f"{projection.n}-{projection.seed}-{projection.embedder}"
-        return f"{self.choice.snapshot_name}-{self.name}-{settings}"
+        return f"{self.choice.snapshot_key.name}-{self.name}-{settings}"
 
     @property
     def embedding_key(self) -> str:
         """A text that identifies the embedding, independent of the projection."""
         if self.embedded is self.snapshot:
-            return self.choice.snapshot_name
+            return self.choice.snapshot_key.name
         projection = self.choice.projection
-        return f"{self.choice.snapshot_name}-{projection.embedder}-{projection.seed}"
+        return f"{self.choice.snapshot_key.name}-{projection.embedder}-{projection.seed}"
 
     @property
     def delta(self) -> float:
@@ -204,7 +199,7 @@ class MemoryMap:
     @property
     def delta_space(self) -> Literal["raw", "normalized"]:
         """Space in which the memory compares embeddings."""
-        return "raw" if self.run.config.get("memory", {}).get("delta_space") == "raw" else "normalized"
+        return get_delta_space(self.run.config)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -308,7 +303,7 @@ def draw_map(memory_map: MemoryMap, other: MapChoice | None = None) -> None:
         channel=choice.side.channel,
         group="" if other is None else "memories",
         run=choice.run.id,
-        nodes=choice.snapshot_name,
+        nodes=choice.snapshot_key.name,
         kind=f"{projection.method}-{projection.embedder}",
     )
     atlas.show(

@@ -27,6 +27,7 @@ from app.analysis.settings import list_libraries, write_value
 from app.figures.named.live import MetricOptions, read_run_data
 from app.figures.registry import draw_chart
 from app.figures.run_charts import MACHINE_METRICS
+from app.figures.theme import ENDED_STATUSES
 from app.jobs.launch_request import break_lines, make_clone_texts, make_texts, write_command
 from app.ui import data, messages, run_data, view
 from app.ui.live import controls
@@ -177,7 +178,7 @@ def _show_properties(run: RunRow) -> None:
         f"μ̄_w {format_number(run.mu_w)}",
         "Created": format_time(run.created_at),
         "Trained": _describe_training_time(run),
-        "Machine": f"{run.host or MISSING}, {run.device or 'no device yet'}",
+        "Machine": ", ".join(filter(None, (run.host, run.device or "no device yet"))),
         "Code": describe_version(run),
         **describe_repository(run.versions),
         "Family": _link_family(run),
@@ -250,7 +251,9 @@ def _show_machine(run: RunRow) -> None:
     st.subheader("Machine over time")
     recorded = read_run_data(data.database(), run, _MACHINE_METRICS)
     if not len(recorded.metrics):
-        st.caption("No data: the trainer has not reported yet, or its version does not record the use of the machine.")
+        is_ended = run.live_status in ENDED_STATUSES
+        reason = "this run has no record of the use of its machine" if is_ended else "the trainer has not reported yet"
+        st.caption(f"No data: {reason}.")
         return
     recorded_names = {*recorded.metrics["name"]}
     names = tuple(name for name in _MACHINE_METRICS if name in recorded_names)

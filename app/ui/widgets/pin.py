@@ -48,6 +48,8 @@ _LABELS: dict[ExportFormat, str] = {
 }
 _SHOWS_MORE_FIGURES = Flag("more_figures")
 _SELECTED_FIGURE = Choice("more_figure")
+_WIDTH = "export_width"
+"""Key of the session state: the last selected width of an image, as a text such as "3.25in"."""
 _MAX_TITLE_LENGTH = 200
 _PANEL_HEIGHT = 190  # [pixels]
 
@@ -107,23 +109,40 @@ def _show_downloads(figure: AnyFigure, key: str, stem: str, sources: Sequence[st
 
 
 def _choose_image_options(figure: AnyFigure, key: str) -> ImageOptions:
-    """Draw the expander with width, font and names of an image; return the selected options.
+    """Draw the width of an image, and the expander with its font and names; return the selected options.
 
     If the expander is closed, return the options that were selected last.
     """
-    expander = st.expander("Width, font, names", key=f"{key}-image", on_change="rerun")
+    width = _choose_width(f"{key}-width")
+    expander = st.expander("Font, names", key=f"{key}-image", on_change="rerun")
     options_key = f"{key}-image-options"
     last_options: ImageOptions = st.session_state.get(options_key, DEFAULT_IMAGE_OPTIONS)
-    if not expander.open:
-        return _remove_unknown_labels(figure, last_options)
-    with expander:
-        options = _draw_image_options(figure, last_options, key)
-    st.session_state[options_key] = options
-    return options
+    if expander.open:
+        with expander:
+            options = _draw_image_options(figure, last_options, key)
+        st.session_state[options_key] = options
+    else:
+        options = _remove_unknown_labels(figure, last_options)
+    return options.model_copy(update={"width": width})
+
+
+def _choose_width(key: str) -> float:
+    """Draw the choice of the width of images, which all figures of the session have in common; return it [inch]."""
+    option = ImageOptions.list_options()["width"]
+    st.session_state[key] = st.session_state.setdefault(_WIDTH, next(iter(option.choices)))
+
+    def remember() -> None:
+        st.session_state[_WIDTH] = st.session_state[key]
+
+    text = st.segmented_control(
+        option.label, list(option.choices), format_func=option.choices.__getitem__, key=key, required=True,
+        on_change=remember, help=option.tooltip_text, label_visibility="collapsed", width="stretch",
+    )  # fmt: skip
+    return ImageOptions.read({"width": text}).width
 
 
 def _draw_image_options(figure: AnyFigure, initial: ImageOptions, key: str) -> ImageOptions:
-    """Draw a widget for each option of an image; return the selected options.
+    """Draw a widget for each option of an image except its width; return the selected options.
 
     Args:
         figure: The figure, whose texts can be replaced.
@@ -132,11 +151,9 @@ def _draw_image_options(figure: AnyFigure, initial: ImageOptions, key: str) -> I
     """
     options = ImageOptions.list_options()
     values = initial.model_dump()
-    for name in ("width", "font", "line_names"):
+    for name in ("font", "line_names"):
         option = options[name]
-        # `ImageOptions` has parsed values, for example 6.75 inches. The widget needs their texts, for example "6.75in".
-        text_by_value = {ImageOptions.read({name: text}).model_dump()[name]: text for text in option.choices}
-        st.session_state.setdefault(f"{key}-{name}", text_by_value[values[name]])
+        st.session_state.setdefault(f"{key}-{name}", values[name])
         values[name] = st.selectbox(
             option.label, list(option.choices), format_func=option.choices.__getitem__,
             key=f"{key}-{name}", help=option.tooltip_text,

@@ -36,7 +36,7 @@ _END_OF_TITLE = re.compile("[:.] ")
 """The title of a table is the start of its caption, to the first colon or full stop."""
 _LABELS: dict[TableFormat, str] = {
     "csv": "CSV",
-    "latex": "LaTeX, booktabs",
+    "latex": "LaTeX",
     "markdown": "Markdown",
     "parquet": "Parquet",
 }
@@ -112,19 +112,29 @@ def show_excluded(table: Table) -> None:
 
 
 def download(table: Table, *, key: str, stem: str) -> None:
-    """Draw a download button for each format; a file is made when its button is pressed."""
-    with st.popover("Table", icon=":material/download:", key=f"{key}-files"):
-        for format in TABLE_FORMATS:
-            files.button(
-                _LABELS[format],
-                partial(export_table, table, format),
-                file_name=f"{stem}.{TABLE_SUFFIX[format]}",
-                mime=TABLE_MIME[format],
-                key=f"{key}-{format}",
-                width="stretch",
-            )
-        # the formats in `ROWS_ONLY` have no place for notes
-        show_notes(table.notes, formats=" and ".join(_LABELS[format] for format in ROWS_ONLY))
+    """Draw the button *LaTeX*, and a box with a button for each other format.
+
+    A file is made when its button is pressed.
+    """
+
+    def show_button(format: TableFormat, label: str, **options: Any) -> None:
+        files.button(
+            label,
+            partial(export_table, table, format),
+            file_name=f"{stem}.{TABLE_SUFFIX[format]}",
+            mime=TABLE_MIME[format],
+            key=f"{key}-{format}",
+            **options,
+        )
+
+    with st.container(key=f"table-files-{key}", horizontal=True, width="content", gap=None):
+        show_button("latex", _LABELS["latex"], icon=":material/download:", help="Table for the package booktabs")
+        with st.popover("Table", icon=":material/more_horiz:", key=f"{key}-files", help="Table in other formats"):
+            for format in TABLE_FORMATS:
+                if format != "latex":
+                    show_button(format, _LABELS[format], width="stretch")
+            # the formats in `ROWS_ONLY` have no place for notes
+            show_notes(table.notes, formats=" and ".join(_LABELS[format] for format in ROWS_ONLY))
 
 
 def show_notes(notes: str, *, formats: str) -> None:

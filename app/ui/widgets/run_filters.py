@@ -15,8 +15,8 @@ from storage.runs.status import Status
 VISIBILITIES: dict[Visibility, str] = {"open": "Not archived", "hidden": "Hidden", "archived": "Archived", "all": "All"}
 HELP = (
     "Words in name, id, note, tags, algorithm or map; a setting, for example `gate.enabled=false` or `train.lr<0.001`; "
-    "a column, for example `final_rate>0.8`, `mu_w>0.5`, `gate=idle`, `status=lost`, `tag=paper`. Words in "
-    '"quotes" are one term. All conditions must be true.'
+    "a column, for example `final_rate>0.8`, `mu_w>0.5`, `gate=idle`, `status=lost`; one of several values, for "
+    'example `tag=paper,pilot`. Words in "quotes" are one term. All conditions must be true.'
 )
 STATUSES = get_args(Status)
 _SEARCH = Text("q", "home", "compare")

@@ -15,7 +15,7 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from app.analysis.format import escape_markdown, format_number
-from app.analysis.settings import is_gate_off
+from app.analysis.settings import get_delta_space, is_gate_off
 from app.figures.assets import read_asset
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, run_data
@@ -140,11 +140,12 @@ def _describe_growth(run: RunRow) -> str:
 def _describe_outlier(run: RunRow) -> str:
     outlier = _find_outlier(run)
     if outlier is None:
-        return "The memory is too small to find an outlier." + _NO_SNAPSHOT
+        return "No outlier: the memory has too few nodes, or all their returns are equal." + _NO_SNAPSHOT
     part = f" among {outlier.searched}" if outlier.searched else ""
     return escape_markdown(
         f"Memory {outlier.slot} is the largest outlier{part}: H = {format_number(outlier.h)}, but "
-        f"{format_number(outlier.neighbors_h)} on average at its ten nearest neighbors. Click the point with the ring."
+        f"{format_number(outlier.neighbors_h)} on average at its ten nearest neighbors. "
+        "Click the point with the large ring."
     )
 
 
@@ -187,7 +188,16 @@ def _find_newest_snapshot(run: RunRow) -> "SnapshotKey | None":
 
 def _find_outlier(run: RunRow) -> "Outlier | None":
     snapshot = _find_newest_snapshot(run)
-    return None if snapshot is None else _import_memory_data().get_outlier(snapshot)
+    if snapshot is None:
+        return None
+    memory_data = _import_memory_data()
+    outliers = memory_data.get_outliers(
+        snapshot.url,
+        snapshot.name,
+        memory_data.get_snapshot(snapshot),
+        delta_space=get_delta_space(run.config),
+    )
+    return outliers[0] if outliers else None
 
 
 def _get_outlier_view(run: RunRow) -> dict[str, str]:
