@@ -50,7 +50,8 @@ function drawGroup(self, root, group) {
   main.setAttribute("aria-expanded", String(isOpen))
   if (group.style) main.append(drawSwatch(group.style))
   main.append(makeText("name", group.title))
-  if (group.runs.length + group.more > 1) main.append(makeText("number count", `${group.runs.length + group.more}`))
+  const count = group.runs.length + group.more
+  if (count > 1) main.append(makeText("number count", `${count} runs`))
   if (group.rate) main.append(makeText("number", group.rate))
   main.append(drawPicture("chevron", "0 0 10 10", "M3 1l4 4-4 4"))
   main.title = group.tip

@@ -80,7 +80,7 @@ def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
     rows["algo"] = algos
     rows["name"] = links
     rows["win_rate"] = 100 * frame["win_rate"]
-    rows["final_rate"] = 100 * frame["final_rate"]
+    rows["final_rate"] = (100 * frame["final_rate"]).round()  # as `format_percent` rounds it on the other pages
     rows["gate"] = [_GATE_LABELS.get(gate, MISSING) for gate in frame["gate"]]
     rows["age"] = frame["created_at"]  # the browser shows a time of this column as "3 hours ago"
     return rows
