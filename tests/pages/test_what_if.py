@@ -19,7 +19,7 @@ def _table(app) -> pd.DataFrame | None:
 
 def _numbers(app, quantity: str) -> list[float]:
     """Read one row of the table: recorded, recomputed, difference."""
-    return [float(cell.replace(",", "")) for cell in _table(app).loc[quantity]]
+    return [float(cell.replace(",", "").replace("−", "-")) for cell in _table(app).loc[quantity]]
 
 
 def _slide(app, label: str, value: str):

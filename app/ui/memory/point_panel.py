@@ -110,7 +110,7 @@ def make_fields(run: RunRow, detail: NodeDetail) -> pd.DataFrame:
         ("τ of the episode [return]", format_number(trajectory.tau, 6)),
         ("reward of the transition that last wrote it", format_number(detail.reward, 6)),
         ("successor (slot)", str(detail.idx_next) if detail.idx_next is not None else "none"),
-        ("embedding x", "  ".join(f"{float(value):.4g}" for value in detail.embedding)),
+        ("embedding x", "  ".join(format_number(float(value), 4) for value in detail.embedding)),
         ("written by episode", format_count(detail.episode)),
         ("at step t", format_count(detail.t)),
         ("env step", format_count(trajectory.first_env_step + detail.t)),

@@ -130,7 +130,8 @@ def _show_result(
     left, right = st.columns(2, gap="medium")
     with left:
         table = tabulate_what_if(result)
-        st.dataframe(table.frame, hide_index=True, height="content", column_config={"quantity": {"width": 235}})
+        frame = result_table.make_text_frame(table)
+        st.dataframe(frame, hide_index=True, height="content", column_config={"quantity": {"width": 235}})
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             result_table.download(table, key="what-if-table", stem=f"{run.id}-{snapshot.env_step}-what-if")
             st.caption(escape_markdown(table.caption))

@@ -155,7 +155,8 @@ def _show_table(table: Table, *, key: str) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.caption(escape_markdown(table.caption))
         result_table.download(table, key=key, stem=key)
-    st.dataframe(table.frame.style.apply(style_column, axis=0), hide_index=True, key=f"{key}-table")
+    frame = result_table.make_text_frame(table)
+    st.dataframe(frame.style.apply(style_column, axis=0), hide_index=True, key=f"{key}-table")
     result_table.show_excluded(table)
 
 

@@ -56,6 +56,11 @@ def number_columns(frame: pd.DataFrame) -> dict[str, Any]:
     return formats
 
 
+def make_text_frame(table: Table) -> pd.DataFrame:
+    """Return the rows of a table for the page. Its texts have minus signs instead of hyphens; files keep hyphens."""
+    return table.frame.map(lambda cell: write_minus_signs(cell) if isinstance(cell, str) else cell)
+
+
 def make_number_frame(table: Table) -> pd.DataFrame:
     """Return the rows with numbers instead of formatted cells, so that a data frame sorts them as numbers.
 
