@@ -429,7 +429,7 @@ class RecordedRun:
         """Draw a named figure of this run; see `OpenDatabase.figure`.
 
         >>> [axis.title.text for axis in run.figure("gate-dynamics").select_yaxes()]
-        ['Δ̄_mem [return]', 'β̄ [fraction]', 'τ [return]']
+        ['Δ̄_mem [return]', 'β̄ [fraction]']
         """
         return self.db.figure(name, [self.id], **options)
 

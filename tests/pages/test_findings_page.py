@@ -185,7 +185,7 @@ def test_a_study_with_queued_runs_only_has_no_charts(empty):
 def test_the_url_selects_a_study_by_its_title(study):
     seed_study(study, "first-study-b", finished={1})
     app = open_page("findings")
-    (chosen,) = app.get("button_group")
+    (chosen,) = [group for group in app.get("button_group") if group.label == "Study"]
     assert [each.content for each in chosen.proto.options] == [CONFIRMATORY.title, FIRST.title]
     assert CONFIRMATORY.question in said(app).replace("\\", "")
     other = open_page("findings", study=FIRST.title)

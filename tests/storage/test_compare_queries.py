@@ -38,7 +38,7 @@ def test_evaluations_of_all_runs_come_by_run_and_step(db: Database, two_runs: li
 def test_metrics_are_averaged_within_a_stretch_of_steps(db: Database, two_runs: list[str]) -> None:
     first = curves.metric_curves(db, two_runs[:1], "train/loss")
     assert first[["env_step", "value"]].to_numpy().tolist() == [[10, 10.0], [20, 20.0]]
-    whole = curves.metric_curves(db, two_runs, "train/loss", stretch=100)
+    whole = curves.metric_curves(db, two_runs, "train/loss", interval_steps=100)
     assert sorted(whole[["env_step", "value"]].to_numpy().tolist()) == [[20, 15.0], [40, 15.0]]
 
 
@@ -108,6 +108,6 @@ def test_progress_adds_the_steps_of_each_report_divided_by_its_value(db: Databas
     frame = curves.cumulative_progress(db, [run_id, other], "time/env_steps_per_second")
     assert set(frame["run_id"]) == {run_id}
     assert dict(zip(frame["env_step"], frame["total"], strict=True)) == pytest.approx(expected)
-    thinned = curves.cumulative_progress(db, [run_id], "time/env_steps_per_second", stretch=300)
+    thinned = curves.cumulative_progress(db, [run_id], "time/env_steps_per_second", interval_steps=300)
     kept = {step: expected[step] for step in (250, 400, 1000)}
     assert dict(zip(thinned["env_step"], thinned["total"], strict=True)) == pytest.approx(kept)

@@ -1,7 +1,7 @@
 // The field of one episode of the player: the units between two frames; or the state as a strip, if the environment
 // cannot be drawn. app/replay/layout.py computes what is drawn. This script converts field units to pixels and draws.
 
-const MAX_FIELD_HEIGHT = { wide: 330, pair: 235, narrow: 230 } // [px]
+const MAX_FIELD_HEIGHT = { wide: 310, pair: 200, narrow: 230 } // [px]
 const MAX_STRIP_HEIGHT = 250
 const HOVER_RADIUS = 14 // pixels
 const NEUTRAL_TEAM = 2
