@@ -69,10 +69,12 @@ def test_one_press_of_back_opens_the_former_page(page, seeded):
     for name in ("memory", "live", "home"):
         page.go_back()
         wait_for_page(page, url, name)
-    page.get_by_role("button", name="Take the tour").first.click()
+    sidebar.get_by_role("link", name="Learn").click()
+    wait_for_page(page, url, "guide")
+    page.get_by_role("button", name="Take the tour").click()
     wait_for_page(page, url, "live")
     page.go_back()
-    wait_for_page(page, url, "home")
+    wait_for_page(page, url, "guide")
 
 
 def test_a_link_to_the_same_page_changes_the_url(page, seeded):
