@@ -25,26 +25,26 @@ def describe_best_variants(curves: Curves) -> list[str]:
     sentences = []
     for task in curves.tasks:
         groups = curves.on_task(task).by_variant
-        finals = [select_finite(compute_final_rates(group, LAST_TENTH)) for group in groups]
-        means = [round(float(rates.mean()), _DIGITS) for rates in finals if len(rates)]
-        if not means:
+        rated_groups: list[tuple[Curves, int, float]] = []  # runs of a variant, number of their final rates, and mean
+        for group in groups:
+            rates = select_finite(compute_final_rates(group, LAST_TENTH))
+            if len(rates):
+                rated_groups.append((group, len(rates), round(float(rates.mean()), _DIGITS)))
+        if not rated_groups:
             continue
-        best = [
-            (group, len(rates))
-            for group, rates in zip(groups, finals, strict=True)
-            if len(rates) and round(float(rates.mean()), _DIGITS) == max(means)
-        ]
+        highest_mean = max(mean for _, _, mean in rated_groups)
+        best = [(group, n) for group, n, mean in rated_groups if mean == highest_mean]
         counts = [n for _, n in best]
         seeds = "1 seed each" if max(counts) == 1 else f"mean of {format_range(counts)} seeds"
         if len(best) == 1:
             seeds = seeds.removesuffix(" each")
         title = get_final_title(LAST_TENTH, curves.measure.at(task)).lower()
-        number = f"{title}, {format_percent(max(means), 1)} ({seeds})"
+        number = f"{title}, {format_percent(highest_mean, 1)} ({seeds})"
         names = [f"“{group.variant.name}”{group.mark}" for group, _ in best]
         if len(best) == 1:
             sentences.append(f"Best on {task}: {names[0]} has the highest {number}.")
             continue
         more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-        tie = f"a tie of {len(best)} of {len(means)} variants at the highest {number}"
+        tie = f"a tie of {len(best)} of {len(rated_groups)} variants at the highest {number}"
         sentences.append(f"Best on {task}: {tie}: {', '.join(names[:_MAX_NAMED])}{more}.")
     return sentences

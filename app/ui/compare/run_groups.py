@@ -14,7 +14,7 @@ import numpy as np
 import streamlit as st
 
 from app.analysis.curves import ComparedRun, Curves, RunTables, read_curves
-from app.analysis.finals import LAST_TENTH, compute_final_rate
+from app.analysis.finals import LAST_TENTH, compute_final_rates
 from app.analysis.format import format_run_count
 from app.analysis.quantities import RateName
 from app.figures.named.curves import LearningCurveOptions, name_seed_line, style_comparison
@@ -159,12 +159,8 @@ def _make_groups(tables: RunTables, grouping: str) -> list[_Group]:
 def _compute_rates(tables: RunTables, rate: RateName) -> dict[str, float]:
     """Compute the final win rate of each run that has one."""
     curves = read_curves(tables, rate=rate)
-    rates: dict[str, float] = {}
-    for run in curves.runs:
-        points = curves.get_points(run.id)
-        if len(points.value):
-            rates[run.id] = compute_final_rate(points.env_step, points.value, budget=run.budget, rule=LAST_TENTH)
-    return rates
+    rates = compute_final_rates(curves, LAST_TENTH)  # NaN without an evaluation
+    return {run.id: float(value) for run, value in zip(curves.runs, rates, strict=True) if not np.isnan(value)}
 
 
 def change_hidden(

@@ -21,7 +21,6 @@ from app.ui.widgets.run_list import ListedRun, RunGroup
 from emtc_core.errors import ConfigError
 from storage.queries.run_search import RunFilter, run_page
 from storage.runs.rows import RunRow, shown_status
-from storage.runs.sweeps import find_sweep_names
 
 IS_OPEN: Final = Flag("list", "live")
 """Whether the list is drawn."""
@@ -64,17 +63,13 @@ def _make_groups(rows: Sequence[Mapping[str, Any]], run: RunRow, styles: Mapping
         run: The shown run, whose group is the first one.
         styles: Id of each overlaid run → style of its lines.
     """
-    rows_by_sweep: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        rows_by_sweep.setdefault(str(row["sweep_id"] or ""), []).append(row)
-    names = data.cached(find_sweep_names, ttl=5)(sorted(sweep_id for sweep_id in rows_by_sweep if sweep_id))
+    key_of_run = run_list.make_sweep_key(run.sweep_id)
     groups: list[RunGroup] = []
-    for sweep_id, members in rows_by_sweep.items():
-        title = names.get(sweep_id, sweep_id) or "Single runs"
+    for key, title, members in run_list.group_by_sweep(rows):
         runs = tuple(_describe_run(row, title, styles) for row in members)
-        is_open = sweep_id == (run.sweep_id or "") or any(listed.is_shown for listed in runs)
-        groups.append(RunGroup(f"sweep {sweep_id}", title, runs, is_open=is_open))
-    groups.sort(key=lambda group: group.key != f"sweep {run.sweep_id or ''}")
+        is_open = key == key_of_run or any(listed.is_shown for listed in runs)
+        groups.append(RunGroup(key, title, runs, is_open=is_open))
+    groups.sort(key=lambda group: group.key != key_of_run)
     if groups and not any(group.is_open for group in groups):
         groups[0] = replace(groups[0], is_open=True)
     return groups

@@ -8,7 +8,7 @@ Example:
     `run_list.show(groups, key="compare_list", on_toggle=hide_or_show, on_pick=open_run)`
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +18,8 @@ from streamlit.components.v2 import component
 from app.analysis.format import format_percent
 from app.figures.assets import read_asset
 from app.figures.theme import STATUS_COLOR, STATUS_ICON, Style
+from app.ui import data
+from storage.runs.sweeps import find_sweep_names
 
 MAX_LISTED: Final = 500
 """Maximum number of runs that are sent to the browser. A group states how many of its runs are left out."""
@@ -127,6 +129,30 @@ def show(
         on_pick_change=picked,
         on_only_change=isolated,
     )
+
+
+def group_by_sweep(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, list[Mapping[str, Any]]]]:
+    """Group rows of runs by sweep. The runs without a sweep are one group.
+
+    Args:
+        rows: Rows of `storage.queries.run_search.run_page`.
+
+    Returns:
+        Key (`make_sweep_key`), title and rows of each group, in the order of their first rows.
+    """
+    rows_by_sweep: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        rows_by_sweep.setdefault(str(row["sweep_id"] or ""), []).append(row)
+    names = data.cached(find_sweep_names, ttl=5)(sorted(sweep_id for sweep_id in rows_by_sweep if sweep_id))
+    return [
+        (make_sweep_key(sweep_id), names.get(sweep_id, sweep_id) or "Single runs", members)
+        for sweep_id, members in rows_by_sweep.items()
+    ]
+
+
+def make_sweep_key(sweep_id: str | None) -> str:
+    """Return the key of the group of a sweep, or of the runs without a sweep."""
+    return f"sweep {sweep_id or ''}"
 
 
 def _describe_groups(groups: Sequence[RunGroup]) -> list[dict[str, Any]]:

@@ -26,7 +26,6 @@ from storage.queries.gate_state import GateState
 from storage.queries.run_search import RunFilter, run_names, run_page
 from storage.queries.runs import find_run_names
 from storage.runs.rows import RunRow, find_run, shown_status
-from storage.runs.sweeps import find_sweep_names
 
 MAX_LISTED = 200
 """Maximum number of runs in the list: the newest of those that match."""
@@ -152,17 +151,11 @@ def _show_list(page: str, current_id: str) -> None:
             count = f"{format_count(n_listed)} of {count}"
         st.caption(f"{count} {'match' if text else 'runs are listed, the newest'}.")
     rows = data.rows_of(matching.frame)
-    sweep_ids = sorted({str(row["sweep_id"]) for row in rows if row["sweep_id"]})
-    sweep_names = data.cached(find_sweep_names, ttl=5)(sweep_ids)
-    rows_by_sweep: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        rows_by_sweep.setdefault(str(row["sweep_id"] or ""), []).append(row)
     groups: list[RunGroup] = []
-    for sweep_id, members in rows_by_sweep.items():
-        title = sweep_names.get(sweep_id, sweep_id) or "Single runs"
+    for key, title, members in run_list.group_by_sweep(rows):
         is_open = bool(text) or n_listed <= _MAX_UNFOLDED or any(row["id"] == current_id for row in members)
         runs = tuple(_describe_run(row, title) for row in members)
-        groups.append(RunGroup(f"sweep {sweep_id}", title, runs, is_open=is_open))
+        groups.append(RunGroup(key, title, runs, is_open=is_open))
     run_list.show(
         groups, key="run_picker_list", on_pick=partial(_pick, page), current_id=current_id,
         height="min(420px, calc(100vh - 260px))",
