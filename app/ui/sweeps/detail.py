@@ -61,9 +61,10 @@ def show(sweep: Sweep) -> list[RunRow]:
 
 def show_runs(sweep: Sweep, runs: Sequence[RunRow]) -> None:
     """Draw links to the best runs, and the table of runs, folded."""
-    _show_best_runs(runs)
+    final_rates = read_final_rates(data.database(), [run.id for run in runs])
+    _show_best_runs(runs, final_rates)
     with st.expander(f"Runs ({len(runs)})", icon=":material/list:"):
-        _show_table(sweep, runs)
+        _show_table(sweep, runs, final_rates)
 
 
 def make_rows(runs: Sequence[RunRow], labels: Mapping[str, str], final_rates: Mapping[str, FinalRate]) -> pd.DataFrame:
@@ -91,9 +92,8 @@ def make_rows(runs: Sequence[RunRow], labels: Mapping[str, str], final_rates: Ma
     return pd.DataFrame(rows)
 
 
-def _show_best_runs(runs: Sequence[RunRow]) -> None:
+def _show_best_runs(runs: Sequence[RunRow], rates: Mapping[str, FinalRate]) -> None:
     """Draw links to the runs with the highest final win rate, also if several have it."""
-    rates = read_final_rates(data.database(), [run.id for run in runs])
     if not rates:
         return
     highest = max(rates.values(), key=lambda final: final.rate)
@@ -229,7 +229,7 @@ def _list_first(names: Sequence[str]) -> str:
     return escape_markdown("; ".join(names[:_MAX_NAMED]) + more)
 
 
-def _show_table(sweep: Sweep, runs: Sequence[RunRow]) -> None:
+def _show_table(sweep: Sweep, runs: Sequence[RunRow], final_rates: Mapping[str, FinalRate]) -> None:
     planned = () if sweep.trials else sweep.plan.get("runs", ())  # the settings of a trial are in the name of its run
     labels = {str(run["key"]): str(run.get("label", "")) for run in planned}
     columns: dict[str, Any] = {
@@ -245,7 +245,7 @@ def _show_table(sweep: Sweep, runs: Sequence[RunRow]) -> None:
         "Episodes": st.column_config.TextColumn(help="Evaluation episodes of the final win rate", width="small"),
     }
     table = st.dataframe(
-        make_rows(runs, labels, read_final_rates(data.database(), [run.id for run in runs])),
+        make_rows(runs, labels, final_rates),
         hide_index=True,
         key="sweep_run_table",
         on_select="rerun",
