@@ -6,6 +6,8 @@ import pytest
 
 from tests.browser.server import open_page, running_app
 
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(300)]
+
 TOKEN = "token-of-this-test-and-of-no-server"
 
 

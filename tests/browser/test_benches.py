@@ -7,14 +7,13 @@ from tests.app_server import serve_app
 from tests.bench import atlas, live
 from tests.records import temporary_database
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(600)]
 
 QUANTITIES = {
     "first_picture_seconds", "click_entry_seconds", "click_player_seconds", "recolour_seconds", "pan_frames_per_second",
 }  # fmt: skip
 
 
-@pytest.mark.ci
 def test_a_map_is_drawn_clicked_recoloured_moved_and_selected_in(browser, monkeypatch):
     monkeypatch.setattr(atlas, "CLICKS", 1)
     with temporary_database() as db:

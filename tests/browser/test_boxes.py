@@ -13,7 +13,7 @@ from storage.runs.control import Heartbeat
 from tests.app.sweep_cases import seed_sweep
 from tests.pages.seed import seed_run
 
-pytestmark = [pytest.mark.browser, pytest.mark.ci, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(1800)]
 
 SWEEP = 'name = "A sweep"\npreset = "demo"\nseeds = 1\n[[variant]]\nname = "cooling"\n'
 BOXES = "[data-testid=stPopoverButton]:visible, [data-testid=stExpander] details:not([open]) > summary:visible"

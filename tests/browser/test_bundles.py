@@ -11,12 +11,11 @@ from tests.browser.server import running_app
 from tests.pages.seed import seed_run
 from tests.pages.several import seed_runs
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(300)]
 
 BANNER = "Read-only: study.emtc."
 
 
-@pytest.mark.ci
 def test_a_dropped_file_is_looked_at_and_compared_and_left_again(page, tmp_path: Path):
     theirs = open_database(f"sqlite:///{tmp_path / 'theirs.db'}")
     run_id = seed_run(theirs)

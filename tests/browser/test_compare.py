@@ -8,7 +8,7 @@ from storage.engine import open_database
 from tests.browser.server import open_page, running_app, wait_until
 from tests.pages.several import seed_runs
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(300)]
 
 WINDOWS = "nodes => nodes.map(n => JSON.stringify(n.state.window?.map(Math.round)))"
 STRONG = "nodes => nodes.map(n => n.state.strong)"

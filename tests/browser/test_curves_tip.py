@@ -9,7 +9,7 @@ from app.figures.assets import read_script
 from app.figures.curve_style import smooth_chart
 from app.figures.kinds.chart import Chart, Line, Panel
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(300)]
 
 SHORT = {"name": "demo", "color": "#0072B2", "x": [0, 1000, 2523], "y": [0.0, 0.5, 1.0]}
 LONG = {"name": "other run", "color": "#D55E00", "x": list(range(0, 20001, 5000)), "y": [0.0, 0.1, 0.2, 0.3, 0.4]}

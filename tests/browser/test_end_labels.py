@@ -9,7 +9,7 @@ import pytest
 from app.figures.assets import read_asset, read_script
 from app.figures.render.lines_view import spread
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(300)]
 
 
 def test_the_canvas_places_labels_as_files_do(page) -> None:

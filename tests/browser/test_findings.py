@@ -7,7 +7,7 @@ import pytest
 from storage.engine import open_database
 from tests.browser.server import running_app
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(300)]
 
 INK = """canvas => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data
     .some((value, i) => i % 4 === 3 && value > 0)"""
@@ -18,7 +18,6 @@ BEYOND = """() => {
 }"""
 
 
-@pytest.mark.ci
 def test_the_example_study_opens_on_charts_and_claims_that_fit_the_screen(page, tmp_path: Path):
     open_database(f"sqlite:///{tmp_path / 'own.db'}").dispose()
     with running_app(tmp_path / "own.db", env={"XDG_CACHE_HOME": str(tmp_path / "cache")}) as url:

@@ -24,7 +24,7 @@ from storage.runs.rows import find_run
 from tests.browser.server import open_page, running_app, wait_until
 from tests.pages.seed import seed_run
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(600)]
 
 NAMES = [quantity.name.split()[0] for quantity in NODE_QUANTITIES.values()]
 COUNT_DRAWINGS = """node => {
@@ -343,17 +343,6 @@ def test_idle_tick_redraws_nothing_and_new_rows_keep_the_view(page, tmp_path: Pa
         recorder.close()
         wait_until(page, lambda: chart.evaluate("node => node.drawn") >= 1, "drawing the new row")
         assert chart.evaluate("node => [...node.state.hidden, ...node.state.window]") == [name, 100, 300]
-
-
-def test_figure_downloads_as_vector_without_chrome_on_the_server(page, seeded):
-    url, run_id, _ = seeded
-    page.goto(f"{url}/live?run={run_id}")
-    page.get_by_role("button", name="Export").first.click()
-    page.wait_for_timeout(500)
-    for label, start in (("SVG, vector", b"<?xml"), ("PDF, vector", b"%PDF"), ("CSV, data", b"panel,unit")):
-        with page.expect_download() as download:
-            page.get_by_role("button", name=label).click()
-        assert Path(download.value.path()).read_bytes().startswith(start)
 
 
 def test_background_projection_shows_progress_and_then_its_map(page, seeded):

@@ -8,7 +8,7 @@ import pytest
 from storage.queries.runs import list_runs
 from tests.browser.server import open_page, wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(600)]
 RED = "rgb(214, 57, 43)"
 FRAME = "node => getComputedStyle(node.closest('[data-testid=stTextInputRootElement]')).borderTopColor"
 

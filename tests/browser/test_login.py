@@ -17,6 +17,8 @@ from tests.app_server import find_free_port, wait_until_reachable
 from tests.browser.server import open_page, running_app
 from tests.require import require
 
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(300)]
+
 ADA = {"sub": "ada@lab.org", "email": "ada@lab.org", "email_verified": True}
 SECRETS = """
 [auth]
@@ -97,7 +99,6 @@ def test_who_is_listed_comes_in_and_can_log_out(page, address):
     assert page.get_by_text("Find a run").count() == 0
 
 
-@pytest.mark.ci
 def test_who_is_not_listed_stays_out(page, address):
     _log_in(page, address, "eve@evil.org")
     page.get_by_text("eve@evil.org may not use this server.").wait_for()

@@ -7,7 +7,7 @@ from app.figures.theme import VIRIDIS_ON_DARK
 from storage.queries.memory import get_snapshot, list_snapshots
 from tests.browser.server import wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(600)]
 
 COLOURED = """node => {
     const { canvas } = node.state

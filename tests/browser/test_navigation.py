@@ -7,7 +7,7 @@ import pytest
 from app.navigation import PAGES, find_group, get_path
 from tests.browser.server import wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.ci]
+pytestmark = [pytest.mark.ci, pytest.mark.browser]
 
 VIEWS = {
     "run": {"find": "tau"},

@@ -8,7 +8,7 @@ from storage.engine import Database
 from storage.notebook import create_entry, delete_entry, list_entries
 from tests.browser.server import PATIENCE_MS
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(300)]
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"> ![pixel](https://tracker.example/p.png) $\\beta = 1$"
 

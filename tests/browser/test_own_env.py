@@ -11,7 +11,7 @@ from storage.queries.runs import list_runs
 from storage.runs.rows import find_run
 from tests.browser.server import running_app
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(600)]
 
 MAP = "tests.core.zoo_example:make_speechless"
 
@@ -27,7 +27,6 @@ def wait_for_the_end(db) -> str:
     raise AssertionError("the run did not end")
 
 
-@pytest.mark.ci
 def test_from_the_form_to_the_replay(page, tmp_path: Path):
     path = tmp_path / "emtc.db"
     db = open_database(f"sqlite:///{path}")

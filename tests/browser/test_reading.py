@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(900)]
 PAGES = ("", "launch?steps=-5", "run", "live", "replay", "sweeps", "storage", "health", "sql")
 SETTLED = """() => document.querySelector('.stApp').dataset.testScriptState === 'notRunning'
     && !document.querySelector('[data-testid=stSkeleton], [data-stale=true], [data-testid=stStatusWidget]')"""

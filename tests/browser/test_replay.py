@@ -16,7 +16,7 @@ from emtc_core.envs.registry import get_env_info
 from storage.queries.episodes import get_trajectory
 from tests.browser.server import wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(600)]
 
 IS_BLANK = """node => {
     const pixels = node.getContext('2d').getImageData(0, 0, node.width, node.height).data

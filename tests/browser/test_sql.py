@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(300)]
 
 ENDLESS = "with recursive c(x) as (select 1 union all select x + 1 from c) select sum(x) from c"
 

@@ -13,7 +13,7 @@ from tests.browser.server import running_app
 from tests.process.trainers import EMTC, emtc, environment
 from tests.require import require_latex
 
-pytestmark = [pytest.mark.browser, pytest.mark.ci, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(600)]
 
 SHORT = ("train.burn_in=8", "train.batch=8", "train.eps_steps=100", "eval.interval=250", "eval.episodes=4")
 INTERVAL = re.compile(r"\[[−-]?\d[\d.]*,\s")

@@ -42,7 +42,7 @@ RARER = [pytest.param(algo, marks=pytest.mark.slow) for algo in ("emc", "emtc-cd
 
 
 @pytest.mark.parametrize("algo", ["emtc-qplex", "mappo", *RARER])
-def test_the_same_seed_writes_the_same_database(tmp_path: Path, algo: str) -> None:
+def test_the_same_seed_writes_the_same_rows_and_another_seed_writes_others(tmp_path: Path, algo: str) -> None:
     extra = ("cds.beta=0.1",) if algo == "emtc-cds" else ()
     first, second = (train(f"sqlite:///{tmp_path}/{name}.db", algo, *extra) for name in ("a", "b"))
     for table in TABLES:
@@ -50,6 +50,7 @@ def test_the_same_seed_writes_the_same_database(tmp_path: Path, algo: str) -> No
     assert first["transitions"]
     assert first["evaluations"]
     assert first["metrics"]
+    assert train(f"sqlite:///{tmp_path}/c.db", algo, "seed=2", *extra)["transitions"] != first["transitions"]
 
 
 @pytest.mark.postgres
@@ -59,12 +60,6 @@ def test_a_server_has_the_same_rows_as_a_file(
     monkeypatch.setenv("EMTC_FILES", str(tmp_path))
     with temporary_postgres_database(postgres_server) as url:
         assert train(url, "emtc-qplex") == train(f"sqlite:///{tmp_path}/a.db", "emtc-qplex")
-
-
-def test_another_seed_writes_another_database(tmp_path: Path) -> None:
-    first = train(f"sqlite:///{tmp_path}/a.db", "vdn")
-    second = train(f"sqlite:///{tmp_path}/b.db", "vdn", "seed=2")
-    assert first["transitions"] != second["transitions"]
 
 
 def test_a_queued_run_that_cannot_start_here_fails_with_the_reason(tmp_path: Path) -> None:

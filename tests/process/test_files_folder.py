@@ -97,19 +97,6 @@ def test_a_killed_run_goes_on_on_another_machine(db: Database, tmp_path: Path) -
 
 
 @pytest.mark.postgres
-@pytest.mark.ci
-def test_a_server_without_a_place_says_so_and_keeps_the_rows(db: Database, tmp_path: Path) -> None:
-    first, second = Machine(tmp_path / "first", db), Machine(tmp_path / "second", db)
-    run_id, said = kill_after_a_checkpoint(first, db, first.home)
-    assert said.count("other machines cannot resume the run") == 1
-    before = asked(db, "select count(*) from transitions")
-    refused = second.emtc("resume", run_id)
-    assert refused.returncode == 2
-    assert f"There is no checkpoint in {second.home}" in refused.stderr
-    assert asked(db, "select count(*) from transitions") == before
-
-
-@pytest.mark.postgres
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [

@@ -55,6 +55,7 @@ words = st.one_of(st.sampled_from(MONSTERS), st.text(max_size=30).filter(lambda 
 urls = st.one_of(
     words.map(lambda word: f"sqlite:///{word}" if word.strip("/.") and "/dev" not in word else "sqlite://"),
     words.map(lambda word: f"postgresql://h:{word}/d"),
+    st.sampled_from(["\x80", "a..b", "a" * 70]).map(lambda host: f"postgresql://{host}/d?connect_timeout=1"),
     words.map(lambda word: f"postgresql://u:secret@localhost:{word or 1}/d?connect_timeout=1"),
     words,
 )
@@ -131,12 +132,6 @@ def test_a_hundred_commands_are_answered_in_words(nowhere: Path) -> None:
 
 def test_sixty_sweep_files_are_answered_in_words(nowhere: Path, tmp_path: Path) -> None:
     draw_sweeps(60, tmp_path / "sweep.toml")
-
-
-@pytest.mark.parametrize("host", ["\x80", "a..b", "a" * 70])
-def test_a_host_that_is_no_name_is_one_sentence(nowhere: Path, host: str) -> None:
-    err = refused_in_words(["runs", "--db", f"postgresql://{host}/d?connect_timeout=1"])
-    assert "host" in err or "database" in err
 
 
 @pytest.mark.slow

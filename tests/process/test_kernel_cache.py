@@ -1,6 +1,5 @@
 """A read-only installation without a home folder: numba has no folder for compiled kernels."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -34,22 +33,13 @@ def emtc(installation: Path, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=installation, env=env, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("arguments", [("train", "--map", "3m"), ("evaluate", "x"), ("project", "x")])
-def test_a_command_that_needs_kernels_is_refused_before_anything_is_created(installation: Path, arguments) -> None:
-    done = emtc(installation, *arguments, "--db", str(installation / "x.db"))
+def test_a_command_that_needs_kernels_is_refused_before_anything_is_created(installation: Path) -> None:
+    done = emtc(installation, "train", "--map", "3m", "--db", str(installation / "x.db"))
     assert done.returncode == 2
     assert "Set NUMBA_CACHE_DIR to a writable folder." in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (installation / "x.db").exists()
-
-
-def test_the_doctor_finds_it(installation: Path) -> None:
-    result = json.loads(emtc(installation, "doctor", "--json").stdout)
-    assert not result["ok"]
-    (check,) = (check for check in result["checks"] if check["name"] == "kernel-cache")
-    assert (check["usable"], check["needed"]) == (False, True)
-    assert check["advice"].endswith("Set NUMBA_CACHE_DIR to a writable folder.")
 
 
 def test_the_folder_in_the_variable_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

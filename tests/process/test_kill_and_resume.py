@@ -17,6 +17,7 @@ def status(url: str, run_id: str) -> str:
     return json.loads(emtc("show", run_id, "--db", url, "--json").stdout)["status"]
 
 
+@pytest.mark.ci
 def test_a_killed_run_is_seen_and_resumed_to_the_same_end(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     url = f"sqlite:///{path}"

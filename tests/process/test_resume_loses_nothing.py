@@ -84,6 +84,7 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_older_and_all_is_told(kill
     assert breaches(path) == []
 
 
+@pytest.mark.ci
 def test_nothing_is_removed_when_the_trainer_cannot_restore(killed, tmp_path: Path) -> None:
     url, path, run_id, files = copy_of(killed, tmp_path)
     steps = recorded_steps(path)
@@ -98,6 +99,7 @@ def test_nothing_is_removed_when_the_trainer_cannot_restore(killed, tmp_path: Pa
     assert read(path, "select status from runs") == [("failed",)]
 
 
+@pytest.mark.ci
 def test_another_runs_checkpoints_are_refused(killed, tmp_path: Path) -> None:
     url, path, run_id, files = copy_of(killed, tmp_path)
     other = "zzzz9999" if run_id != "zzzz9999" else "zzzz8888"

@@ -91,12 +91,6 @@ def test_what_is_shown_is_the_database_of_the_folder_of_the_command(folder, monk
     assert "secret" not in " ".join(started["command"])
 
 
-def test_a_port_that_is_none_starts_nothing(monkeypatch, capsys):
-    monkeypatch.setattr(serve.os, "execve", lambda *arguments: pytest.fail("it was started"))
-    assert run(["app", "--port", "70000"]) == 2
-    assert "--port" in capsys.readouterr().err
-
-
 def test_a_wheel_holds_the_entry_and_its_settings(tmp_path, monkeypatch):
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert {"app", "pages", ".streamlit/config.toml"} <= set(wheel["only-include"])

@@ -75,7 +75,7 @@ def test_a_faulty_file_is_refused_in_sentences_and_creates_nothing(tmp_path: Pat
     Path(file).write_text(Path(file).read_text().replace("memory.delta", "memory.dleta"))
     done = emtc("sweep", file, "--db", url)
     assert done.returncode == 2
-    assert done.stderr.strip() == 'memory.dleta is not a setting. Did you mean "memory.delta"?'
+    assert 'Did you mean "memory.delta"?' in done.stderr
     assert not path.exists()
     assert emtc("sweep", "--engine", "slurm", file, "--db", url).returncode == 2
 

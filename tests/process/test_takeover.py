@@ -5,6 +5,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.process.trainers import (
     EMTC,
     FAST,
@@ -26,6 +28,7 @@ def read_status(url: str, run_id: str) -> str:
     return json.loads(emtc("show", run_id, "--db", url, "--json").stdout)["status"]
 
 
+@pytest.mark.ci
 def test_a_run_whose_trainer_hangs_is_taken_over_once_and_the_trainer_writes_nothing_afterwards(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     url = f"sqlite:///{path}"

@@ -127,6 +127,7 @@ def test_runs_survive_on_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         check_that_runs_survive(url, tmp_path, steps=2500)
 
 
+@pytest.mark.ci
 def test_a_trainer_leaves_with_its_killed_worker_and_gives_its_run_back(tmp_path: Path) -> None:
     """Nobody counts a trainer whose worker is gone: a second worker here would train beside it, more than told to."""
     url = f"sqlite:///{tmp_path / 'x.db'}"
@@ -181,13 +182,6 @@ def test_the_job_scripts_of_the_guide_run(name: str, tmp_path: Path) -> None:
     done = subprocess.run(job_scripts()[name], capture_output=True, text=True, check=False, env=variables)
     assert (done.returncode, done.stderr.strip().splitlines()[1:]) == (0, ["No run waited for this worker."])
     assert f"Checkpoints and logs go to {tmp_path}." in done.stderr
-
-
-def test_a_worker_of_one_sweep_needs_one_that_exists(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'x.db'}"
-    open_database(url).dispose()
-    unknown = emtc("worker", "--db", url, "--once", "--sweep", "zzz")
-    assert (unknown.returncode, unknown.stderr.strip()[:27]) == (2, 'No sweep starts with "zzz".')
 
 
 def test_an_idle_worker_waits_says_so_and_ends_when_told(tmp_path: Path) -> None:
