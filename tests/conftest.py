@@ -41,8 +41,10 @@ settings.load_profile("busy")
 def pytest_configure(config: pytest.Config) -> None:
     """Hide the GPUs of this machine from all tests but those of the group `gpu`: they train on the CPU everywhere.
 
-    Processes that tests start inherit the variable.
+    Processes that tests start inherit the variable. The slow tests of a file of the group `ci` are not in that group.
     """
+    if config.getoption("markexpr") == "ci":
+        config.option.markexpr = "ci and not slow"
     if config.getoption("markexpr") != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 

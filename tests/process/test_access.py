@@ -12,6 +12,8 @@ from app.cli.main import run
 from tests.app_server import find_free_port
 from tests.browser.server import running_app
 
+pytestmark = pytest.mark.ci
+
 TOKEN = "token-of-this-test-and-of-no-server"
 STREAM = "/_stcore/stream"
 UPGRADE = (

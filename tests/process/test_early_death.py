@@ -24,6 +24,8 @@ from storage.runs.rows import find_run
 from storage.runs.status import START_LIMIT_S, allows
 from tests.process.trainers import emtc, environment, train_command, wait_until
 
+pytestmark = pytest.mark.ci
+
 SPAN_S = 3.0
 
 
@@ -93,7 +95,6 @@ def end_many(folder: Path, times: int) -> None:
             db.dispose()
 
 
-@pytest.mark.ci
 def test_a_few_early_deaths(tmp_path: Path) -> None:
     end_many(tmp_path, 2)
 

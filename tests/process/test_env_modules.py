@@ -9,6 +9,8 @@ from storage.engine import open_database
 from storage.queries.runs import list_runs
 from tests.process.trainers import EMTC, FAST, emtc, environment
 
+pytestmark = pytest.mark.ci
+
 MODULE = """
 from pathlib import Path
 from tests.core.zoo_example import Corridor
@@ -65,7 +67,6 @@ def test_a_worker_leaves_a_run_in_the_queue_until_it_may_import_its_module(folde
     assert was_imported(folder)
 
 
-@pytest.mark.ci
 def test_a_sweep_file_that_a_person_starts_imports_its_module(folder: Path) -> None:
     checked = emtc("sweep", "sweep.toml", "--dry-run")
     assert (checked.returncode, was_imported(folder)) == (0, False), checked.stderr

@@ -11,6 +11,8 @@ import pytest
 from emtc_core.errors import ConfigError
 from emtc_core.kernel_cache import check_kernel_cache
 
+pytestmark = pytest.mark.ci
+
 ROOT = Path(__file__).parents[2]
 
 

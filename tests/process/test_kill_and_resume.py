@@ -9,6 +9,8 @@ import pytest
 
 from tests.process.trainers import FAST, breaches, emtc, read, recorded_steps, start, train, wait_until
 
+pytestmark = pytest.mark.ci
+
 STEPS = 1500
 SETS = (*FAST, "eval.interval=400")
 
@@ -17,7 +19,6 @@ def status(url: str, run_id: str) -> str:
     return json.loads(emtc("show", run_id, "--db", url, "--json").stdout)["status"]
 
 
-@pytest.mark.ci
 def test_a_killed_run_is_seen_and_resumed_to_the_same_end(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     url = f"sqlite:///{path}"

@@ -18,6 +18,8 @@ from tests.process.trainers import EMTC, emtc, emtc_process, environment, wait_u
 from tests.require import require
 from tests.storage.records import CONFIG, ME, make_evaluation, make_gate_stats, record_episodes
 
+pytestmark = pytest.mark.ci
+
 Curves = dict[str, list[tuple[int, float]]]
 
 
@@ -61,7 +63,7 @@ READERS: dict[str, Callable[[Path], Curves]] = {
 }
 
 
-@pytest.fixture(params=["tensorboard", *(pytest.param(name, marks=pytest.mark.ci) for name in ("mlflow", "wandb"))])
+@pytest.fixture(params=["tensorboard", "mlflow", "wandb"])
 def target(request: pytest.FixtureRequest) -> str:
     require(request.param, importlib.util.find_spec(request.param) is not None, f"{request.param} is not installed")
     return request.param

@@ -16,6 +16,8 @@ import pytest
 
 from tests.require import require
 
+pytestmark = pytest.mark.ci
+
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "app" / "guide" / "plugins.md").read_text()
 MODULES = dict(re.findall(r"```python\n# (my_lab/\w+\.py)\n(.*?)```", GUIDE, re.DOTALL))
@@ -234,7 +236,6 @@ def test_its_own_numbers_are_drawn(
     assert len((tmp_path / "d.csv").read_text().splitlines()) > 2
 
 
-@pytest.mark.ci
 def test_a_sweep_runs_over_an_environments_arguments(lab: dict[str, str], tmp_path: Path) -> None:
     quick = "\n".join(f'"{key}" = {value}' for key, value in (each.split("=") for each in QUICK))
     (tmp_path / "s.toml").write_text(
@@ -294,7 +295,6 @@ def test_a_run_whose_plugins_are_gone_is_still_shown_and_says_what_to_install(
     assert check_rows(trained["id"], bare) == "[]\n"  # a colleague without the gate may take the run in
 
 
-@pytest.mark.ci
 def test_a_failing_plugin_ends_its_run_with_its_own_traceback(bare: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "lab_gates.py").write_text(LISTED.replace("return (1 -", "return (1 / 0 -"))
     own = {**bare, "EMTC_PLUGINS": "lab_gates", "EMTC_DB": f"sqlite:///{tmp_path / 'f.db'}"}

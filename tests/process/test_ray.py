@@ -24,7 +24,7 @@ from tests.process.test_worker import asking, gaps
 from tests.process.trainers import EMTC, emtc, emtc_process, environment, wait_until
 from tests.require import require
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ci, pytest.mark.ray]
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,6 @@ def has_checkpoint(db: Database, run_id: str) -> bool:
     return any(run_folder(db, run_id).rglob("checkpoint-*.pt"))
 
 
-@pytest.mark.ci
 def test_a_killed_trainer_on_a_local_ray_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     file, url, path = write_sweep(tmp_path, steps=1500)
     db = open_database(url)

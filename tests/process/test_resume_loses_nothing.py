@@ -9,6 +9,8 @@ import pytest
 
 from tests.process.trainers import FAST, breaches, emtc, read, recorded_steps, start, wait_until, wait_until_lost
 
+pytestmark = pytest.mark.ci
+
 STEPS = 1600
 LATE = (*(text for text in FAST if not text.startswith("checkpoint")), "checkpoint.interval=100000")
 
@@ -63,7 +65,6 @@ def test_without_a_checkpoint_a_run_keeps_its_rows_and_a_new_one_names_it(tmp_pa
     assert breaches(path) == []
 
 
-@pytest.mark.ci
 def test_a_damaged_newest_checkpoint_gives_way_to_the_older_and_all_is_told(killed, tmp_path: Path) -> None:
     url, path, run_id, files = copy_of(killed, tmp_path)
     assert len(files) == 2
@@ -84,7 +85,6 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_older_and_all_is_told(kill
     assert breaches(path) == []
 
 
-@pytest.mark.ci
 def test_nothing_is_removed_when_the_trainer_cannot_restore(killed, tmp_path: Path) -> None:
     url, path, run_id, files = copy_of(killed, tmp_path)
     steps = recorded_steps(path)
@@ -99,7 +99,6 @@ def test_nothing_is_removed_when_the_trainer_cannot_restore(killed, tmp_path: Pa
     assert read(path, "select status from runs") == [("failed",)]
 
 
-@pytest.mark.ci
 def test_another_runs_checkpoints_are_refused(killed, tmp_path: Path) -> None:
     url, path, run_id, files = copy_of(killed, tmp_path)
     other = "zzzz9999" if run_id != "zzzz9999" else "zzzz8888"

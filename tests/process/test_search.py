@@ -12,6 +12,8 @@ import pytest
 from tests.process.trainers import EMTC, PATIENCE_S, breaches, emtc, environment, read, wait_until
 from tests.require import require
 
+pytestmark = pytest.mark.ci
+
 SEARCH = """
 name = "Tiny search"
 algo = "qmix"
@@ -80,7 +82,6 @@ def assert_whole(path: Path, n: int) -> None:
         )
 
 
-@pytest.mark.ci
 def test_a_search_killed_twice_goes_on_without_a_trial_twice_or_lost(tmp_path: Path) -> None:
     file, url, path = write_search(tmp_path, trials=3)
     for least in (1, 2):
@@ -101,7 +102,6 @@ def test_a_search_killed_twice_goes_on_without_a_trial_twice_or_lost(tmp_path: P
     assert_whole(path, 4)
 
 
-@pytest.mark.ci
 def test_a_second_process_of_a_search_is_refused(tmp_path: Path) -> None:
     file, url, path = write_search(tmp_path, trials=2, steps=40_000)
     first = start(file, url)
@@ -118,7 +118,6 @@ def test_a_second_process_of_a_search_is_refused(tmp_path: Path) -> None:
     assert read(path, "SELECT owner_token, heartbeat_at FROM sweeps") == [(None, None)]
 
 
-@pytest.mark.ci
 def test_workers_train_what_a_search_asks_for(tmp_path: Path) -> None:
     file, url, path = write_search(tmp_path, trials=2, steps=200)
     process = start(file, url, "--queue")
@@ -129,7 +128,6 @@ def test_workers_train_what_a_search_asks_for(tmp_path: Path) -> None:
     assert_whole(path, 2)
 
 
-@pytest.mark.ci
 def test_a_stopped_search_asks_for_nothing_and_goes_on_later(tmp_path: Path) -> None:
     file, url, path = write_search(tmp_path, trials=3, steps=400)
     process = start(file, url)
@@ -141,7 +139,6 @@ def test_a_stopped_search_asks_for_nothing_and_goes_on_later(tmp_path: Path) -> 
     assert_whole(path, 3)
 
 
-@pytest.mark.ci
 def test_a_run_that_somebody_stopped_is_a_failed_trial_when_the_search_ends(tmp_path: Path) -> None:
     file, url, path = write_search(tmp_path, trials=2, steps=1400)
     Path(file).write_text(Path(file).read_text().replace('pruner = "asha"', 'pruner = "none"'))  # it may be as quick

@@ -18,6 +18,8 @@ from tests.app_server import find_free_port, wait_until_reachable
 from tests.process.test_server import open_socket
 from tests.require import require_package
 
+pytestmark = pytest.mark.ci
+
 COMMAND = "import sys; from app.cli.main import main; main()"
 _OPENS = f"""
 import sys

@@ -14,6 +14,8 @@ from storage.engine import Database
 from tests.browser.server import running_app
 from tests.process.trainers import emtc, emtc_process
 
+pytestmark = pytest.mark.ci
+
 PASSWORD = "hunter2-of-nobody"
 
 

@@ -13,6 +13,8 @@ from storage.maintenance.check import check_run
 from storage.runs.rows import find_run
 from tests.process.trainers import environment, read, wait_until
 
+pytestmark = pytest.mark.ci
+
 MODULE = """
 import ctypes, os, time
 from pathlib import Path
@@ -46,7 +48,7 @@ HANGS = {"in Python": "while True: time.sleep(3600)", "in C": f"{LOCK_TWICE}; c.
 
 @pytest.mark.parametrize(
     ("hang", "n_signals"),
-    [("in C", 1), *(pytest.param(*case, marks=pytest.mark.ci) for case in (("in C", 2), ("in Python", 1)))],
+    [("in C", 1), ("in C", 2), ("in Python", 1)],
 )
 def test_a_reset_that_does_not_return_is_ended_by_sigterm(tmp_path: Path, hang: str, n_signals: int) -> None:
     """One signal and a time limit, or a second signal."""

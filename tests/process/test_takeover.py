@@ -20,6 +20,8 @@ from tests.process.trainers import (
     wait_until,
 )
 
+pytestmark = pytest.mark.ci
+
 STEPS = 3000
 SETS = (*FAST, "checkpoint.interval=200", "eval.interval=3000")
 
@@ -28,7 +30,6 @@ def read_status(url: str, run_id: str) -> str:
     return json.loads(emtc("show", run_id, "--db", url, "--json").stdout)["status"]
 
 
-@pytest.mark.ci
 def test_a_run_whose_trainer_hangs_is_taken_over_once_and_the_trainer_writes_nothing_afterwards(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     url = f"sqlite:///{path}"

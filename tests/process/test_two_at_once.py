@@ -18,6 +18,8 @@ from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.sweeps import PlannedRun, save_sweep
 from tests.storage.records import CONFIG, ME
 
+pytestmark = pytest.mark.ci
+
 ACT = """
 import json, sys
 import psutil

@@ -10,6 +10,8 @@ import pytest
 from app import warmup
 from app.jobs.launch import ROOT
 
+pytestmark = pytest.mark.ci
+
 COUNT = """
 from numba.core import event
 from app import warmup
@@ -24,7 +26,6 @@ def run(cache: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.ci
 @pytest.mark.timeout(600)
 def test_a_first_run_finds_every_kernel_on_disk_after_the_parts_were_compiled(tmp_path: Path) -> None:
     parts = {part: run(tmp_path, "-m", "app.warmup", "--part", part) for part in warmup.PARTS}

@@ -22,6 +22,8 @@ from tests.process.test_sweep import TINY
 from tests.process.trainers import EMTC, emtc, environment, wait_until
 from tests.require import require
 
+pytestmark = pytest.mark.ci
+
 ROOT = Path(__file__).parents[2]
 Ask = Callable[..., list[tuple[Any, ...]]]
 
@@ -127,7 +129,6 @@ def test_runs_survive_on_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         check_that_runs_survive(url, tmp_path, steps=2500)
 
 
-@pytest.mark.ci
 def test_a_trainer_leaves_with_its_killed_worker_and_gives_its_run_back(tmp_path: Path) -> None:
     """Nobody counts a trainer whose worker is gone: a second worker here would train beside it, more than told to."""
     url = f"sqlite:///{tmp_path / 'x.db'}"
