@@ -80,6 +80,7 @@ def test_a_faulty_file_is_refused_in_sentences_and_creates_nothing(tmp_path: Pat
     assert emtc("sweep", "--engine", "slurm", file, "--db", url).returncode == 2
 
 
+@pytest.mark.ci
 def test_the_ray_engine_says_how_to_get_ray_where_it_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ def test_the_ray_engine_says_how_to_get_ray_where_it_is_missing(
     assert done.stderr.startswith("The Ray engine needs ray. Install it with: pip install")
 
 
+@pytest.mark.ci
 def test_a_sweep_ends_with_every_run_and_again_does_nothing(tmp_path: Path) -> None:
     file, url, path = write_sweep(tmp_path)
     done = emtc("sweep", file, "--db", url, "--jobs", "2", "--json")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from storage.blobs import unpack
-from tests.process.trainers import EMTC, FAST, breaches, emtc, emtc_process, environment, read, train_command
+from tests.process.trainers import EMTC, FAST, breaches, emtc, environment, read, train_command
 
 SNAPSHOT_COLUMNS = 'slot, "H", xi, n_call, n_xi, t, idx_next, episode'
 GATE_COLUMNS = "reward, h, h_next, delta_mem, beta, tau"
@@ -19,7 +19,7 @@ GATE_COLUMNS = "reward, h, h_next, delta_mem, beta, tau"
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     path = tmp_path_factory.mktemp("train") / "x.db"
     sets = (*FAST, "gate.lookup=written", "memory.delta=1.8e-2")  # H stands in the slots that were recorded
-    done = emtc_process(*train_command(f"sqlite:///{path}", steps=3000, sets=sets)[len(EMTC) :])
+    done = emtc(*train_command(f"sqlite:///{path}", steps=3000, sets=sets)[len(EMTC) :])
     assert done.returncode == 0, done.stderr
     return path, json.loads(done.stdout.splitlines()[-1])
 
