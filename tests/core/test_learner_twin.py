@@ -25,7 +25,7 @@ CASES = {
     "qmix": ("qmix", {}),
     "qplex": ("qplex", {}),
     "qplex, weighted and nonlinear": ("qplex", {"qplex": {"weighted_head": True, "nonlinear": True}}),
-    "qplex, one kernel layer": ("qplex", {"qplex": {"adv_hypernet_layers": 1}}),
+    "qplex, two kernel layers": ("qplex", {"qplex": {"adv_hypernet_layers": 2}}),
     "qplex, three kernel layers": ("qplex", {"qplex": {"adv_hypernet_layers": 3}}),
     "dmaq": ("qplex", {"qplex": {"mixer": "dmaq"}}),
     "dmaq, weighted": ("qplex", {"qplex": {"mixer": "dmaq", "weighted_head": True, "num_kernel": 10}}),
