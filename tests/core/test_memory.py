@@ -1,4 +1,4 @@
-"""Algorithm 2 by hand, lookups, samples, scaling and growth. `test_memory_twin` compares with a looped memory."""
+"""Algorithm 2 by hand, lookups, samples and growth. `test_memory_twin` compares with a looped memory."""
 
 from typing import Any
 
@@ -10,7 +10,6 @@ from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
 from emtc_core.errors import NonFiniteLossError, ShapeError
 from emtc_core.memory.memory import EpisodicMemory
-from emtc_core.memory.scaling import measure_scaling
 from emtc_core.rollout.episode import discounted_returns
 
 S, T_LIM, GAMMA = 4, 30, 0.9
@@ -107,16 +106,6 @@ def test_a_sample_has_no_repeats_and_is_determined_by_the_seed() -> None:
     assert len(np.unique(a.state[:, 0])) == 5
     assert len(one.sample(100).h) == 12
     assert not np.array_equal(one.sample(5).state, a.state)
-
-
-def test_scaling_gives_unit_variance_and_does_not_divide_a_constant_dimension() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(500, 4)).astype(np.float32) * np.array([100, 1, 1e-3, 0], np.float32) + 0.1
-    scaling = measure_scaling(x)
-    z = scaling.apply(x)
-    np.testing.assert_allclose(z.mean(axis=0), 0, atol=1e-6)
-    np.testing.assert_allclose(z.std(axis=0), [1, 1, 1, 0], rtol=1e-4)
-    assert scaling.divisor[3] == 1.0
 
 
 def test_arrays_grow_with_the_nodes_and_not_to_the_capacity() -> None:
