@@ -1,4 +1,4 @@
-"""DMIX against a slow reading with its own fractions; padding; greedy acting without randomness."""
+"""DMIX against a slow reference with the same fractions; greedy acting without randomness."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,6 @@ import torch
 from emtc_core.learner.backbones import dmix
 from emtc_core.learner.backbones.dmix import DmixBackbone
 from emtc_core.learner.learner import make_learner
-from emtc_core.learner.networks import make_sequence_batch
 from tests.core.learner_cases import (
     BLOCKS,
     hard_episodes,
@@ -84,22 +83,7 @@ def test_an_update_descends_the_quantile_loss_of_the_equations(monkeypatch, algo
         np.testing.assert_allclose(parameter.grad, online[key].grad, rtol=1e-5, atol=1e-7, err_msg=key)
 
 
-def test_padding_changes_nothing_once_the_fractions_are_given():
-    learner = make_double_learner(make_config("dmix"), BLOCKS)
-    episodes = hard_episodes(BLOCKS)
-    short = make_sequence_batch(to_double(make_batch(episodes[:3], BLOCKS)), agent_id=True)
-    wide = make_sequence_batch(to_double(make_batch(episodes, BLOCKS)), agent_id=True)
-    taken = []
-    for seq in (short, wide):
-        unrolled = learner.online.unroll(seq, torch.Generator())
-        fixed = torch.linspace(0.1, 0.9, 8).expand(len(unrolled.hidden), 8)
-        taken.append(
-            learner.online.evaluate_taken(type(unrolled)(**vars(unrolled) | {"fractions": fixed}), seq).quantiles
-        )
-    np.testing.assert_allclose(taken[0].detach(), taken[1][:5, :3].detach(), rtol=1e-9)
-
-
-def test_greedy_acting_draws_nothing_and_sees_the_mean_of_the_distribution():
+def test_greedy_acting_draws_nothing_and_uses_the_mean_of_the_distribution():
     learner = make_learner(make_config("dmix"), BLOCKS, device="cpu", seed=0)
     backbone = learner.online
     assert isinstance(backbone, DmixBackbone)

@@ -1,6 +1,4 @@
-"""The gate of each preset against an independent implementation: the same stream of episodes, the same gates."""
-
-from itertools import product
+"""The gate of a stream of episodes against an independent implementation, and when refits of the embedder start."""
 
 import numpy as np
 import pytest
@@ -8,6 +6,7 @@ import torch
 
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
+from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import make_env
 from emtc_core.learner.learner import make_learner
 from emtc_core.replay_buffer.buffer import ReplayBuffer
@@ -16,7 +15,6 @@ from emtc_core.rollout.episode import Episode
 from emtc_core.training.episodic import EpisodicPart
 from tests.reference.reading import LoopedReading
 
-PRESETS = ["paper", "emu_index", "prewrite", "literal_raw", "wide"]
 CPU = torch.device("cpu")
 
 
@@ -31,107 +29,88 @@ def stream() -> list[Episode]:
     return [Episode(**(vars(e) | {"won": i % 3 == 2})) for i, e in enumerate(episodes)]
 
 
-def _write_all(config: RunConfig, stream: list[Episode]) -> tuple[list[float], list[float], EpisodicPart]:
-    """Run both implementations, refits and target updates included; return their gates one after the other."""
-    env = make_env(config.env, n_envs=1)
-    part = EpisodicPart(config, env.info, device=CPU)
+def _make_part(config: RunConfig) -> tuple[EpisodicPart, EnvInfo]:
+    info = make_env(config.env, n_envs=1).info
+    return EpisodicPart(config, info, device=CPU), info
+
+
+CASES = {
+    "paper": ("paper", []),
+    "wide": ("wide", []),
+    "literal_raw, written": ("literal_raw", ["gate.lookup=written"]),
+    "large delta": ("paper", ["memory.delta=0.8"]),
+    "large delta, written": ("paper", ["memory.delta=0.8", "gate.lookup=written"]),
+    "emu_index, passed while empty": ("emu_index", ["gate.on_empty=pass"]),
+    "emu_index, blocked while empty": ("emu_index", ["gate.on_empty=block", "gate.lookup=written"]),
+    "prewrite": ("prewrite", []),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_gate_equals_the_independent_one(name: str, stream: list[Episode]) -> None:
+    """The stream has two refits and three updates of the target networks."""
+    preset, overrides = CASES[name]
+    config = resolve(map="3m", preset=preset, overrides=[*overrides, "embed.min_episodes=4", "embed.batch=64"])
+    part, info = _make_part(config)
     embedder = part._embedder
     looped = LoopedReading(config, lambda s, t, w: embedder.embed(s[None], np.array([t]), for_write=w).numpy()[0])
-    ours, theirs = [], []
-    for number, episode in enumerate(stream, start=1):
+    for number, episode in enumerate(stream[:16], start=1):
         tau = 1.2 - 0.01 * number
-        verdict = part.write_and_gate(episode, number=number, tau=tau).gate
-        delta, beta = looped.absorb(episode, number, tau)
-        np.testing.assert_allclose(verdict.delta_mem, delta, atol=1e-6)
-        ours += verdict.beta.tolist()
-        theirs += beta
-        if number % 6 == 0 and part.refit(ReplayBuffer(10, env.info)):
+        gate = part.write_and_gate(episode, number=number, tau=tau).gate
+        delta_mem, beta = looped.absorb(episode, number, tau)
+        np.testing.assert_allclose(gate.delta_mem, delta_mem, atol=1e-6, err_msg=str(number))
+        np.testing.assert_allclose(gate.beta, beta, atol=1e-6, err_msg=str(number))
+        if number % 6 == 0 and part.refit(ReplayBuffer(10, info)):
             looped.memory.reproject()
         if number % 5 == 0:
             part.on_target_update()
             looped.memory.on_target_update()
-    return ours, theirs, part
 
 
 @pytest.mark.parametrize(
-    ("preset", "lookup"),
-    [each for each in product(PRESETS, ["nearest", "written"]) if each != ("prewrite", "written")],
-)  # with prewrite nothing is written yet
-def test_every_gate_equals_the_independent_one(preset: str, lookup: str, stream: list[Episode]) -> None:
-    overrides = [f"gate.lookup={lookup}", "embed.min_episodes=4", "embed.batch=64"]
-    some = stream[:16]  # two refits and three updates of the target
-    ours, theirs, _ = _write_all(resolve(map="3m", preset=preset, overrides=overrides), some)
-    assert len(ours) == sum(episode.length for episode in some)
-    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    ("settings", "n_episodes"),
+    [
+        (["embed.min_episodes=3", "embed.min_entries=1000000"], 3),
+        (["embed.min_episodes=0", "embed.min_entries=2"], 1),
+        (["embed.min_episodes=0", "embed.min_entries=1000000"], None),
+    ],
+    ids=["episodes", "nodes", "EMU: nodes only"],
+)
+def test_refits_start_after_enough_nodes_or_episodes_also_in_a_resumed_run(
+    settings: list[str], n_episodes: int | None, stream: list[Episode]
+) -> None:
+    config = resolve(map="3m", overrides=settings)
+    part, info = _make_part(config)
+    refitted = []
+    for number, episode in enumerate(stream[:3], start=1):
+        part.write_and_gate(episode, number=number, tau=1.0)
+        resumed, _ = _make_part(config)
+        resumed.set_state(part.get_state())
+        if resumed.refit(ReplayBuffer(10, info)):
+            refitted.append(number)
+    assert refitted == ([] if n_episodes is None else list(range(n_episodes, 4)))
 
 
-def test_the_two_lookups_differ_where_a_later_node_is_nearer(stream: list[Episode]) -> None:
-    by_lookup = [
-        _write_all(resolve(map="3m", overrides=[f"gate.lookup={lookup}", "memory.delta=0.8"]), stream)[0]
-        for lookup in ("nearest", "written")
-    ]
-    assert not np.allclose(*by_lookup, atol=1e-6)
-
-
-@pytest.mark.parametrize("rule", ["pass", "block"])
-def test_an_index_not_yet_built_has_nothing_to_doubt(rule: str, stream: list[Episode]) -> None:
-    config = resolve(map="3m", preset="emu_index", overrides=[f"gate.on_empty={rule}"])
-    env = make_env(config.env, n_envs=1)
-    part = EpisodicPart(config, env.info, device=CPU)
-    verdict = part.write_and_gate(stream[0], number=1, tau=1.2).gate
-    assert np.isnan(verdict.delta_mem).all()
-    assert set(verdict.beta) == {1.0 if rule == "pass" else 0.0}
-    part.on_target_update()
-    later = part.write_and_gate(stream[1], number=2, tau=1.2).gate
-    assert np.isfinite(later.delta_mem).all()
-
-
-def test_where_everything_merges_the_embedder_still_learns_and_says_so(
+def test_a_memory_in_which_all_states_merge_is_reported_once(
     stream: list[Episode], caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = resolve(map="3m", preset="literal_raw", overrides=["memory.delta=5.0", "embed.min_episodes=8"])
-    env = make_env(config.env, n_envs=1)
-    part, buffer = EpisodicPart(config, env.info, device=CPU), ReplayBuffer(10, env.info)
-    for number, episode in enumerate(stream[:8], start=1):
-        assert part.refit(buffer) == {}
-        part.write_and_gate(episode, number=number, tau=1.0)
-    assert part.memory.size < config.embed.min_entries
-    assert part.refit(buffer)["embedder/fit_ms"] > 0
-    part.refit(buffer)
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert f"After 8 episodes the memory has {part.memory.size} nodes" in said
+    part, info = _make_part(resolve(map="3m", overrides=["memory.delta=5.0", "embed.min_episodes=1"]))
+    part.write_and_gate(stream[0], number=1, tau=1.0)
+    for _ in range(2):
+        assert part.refit(ReplayBuffer(10, info))["embedder/fit_ms"] > 0
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert f"{part.memory.size} nodes" in message
 
 
-def test_without_min_episodes_only_nodes_count_as_in_emus_code(stream: list[Episode]) -> None:
-    config = resolve(map="3m", overrides=["embed.min_episodes=0", "embed.min_entries=1000000"])
-    env = make_env(config.env, n_envs=1)
-    part = EpisodicPart(config, env.info, device=CPU)
-    for number, episode in enumerate(stream, start=1):
-        part.write_and_gate(episode, number=number, tau=1.0)
-    assert part.refit(ReplayBuffer(10, env.info)) == {}
-
-
-def test_a_resumed_memory_counts_the_episodes_before(stream: list[Episode]) -> None:
-    config = resolve(map="3m", overrides=["embed.min_episodes=3", "embed.min_entries=1000000"])
-    env = make_env(config.env, n_envs=1)
-    first, second = (EpisodicPart(config, env.info, device=CPU) for _ in range(2))
-    for number, episode in enumerate(stream[:3], start=1):
-        first.write_and_gate(episode, number=number, tau=1.0)
-    second.set_state(first.get_state())
-    assert second.refit(ReplayBuffer(10, env.info))
-
-
-def test_new_transitions_are_reported_as_they_were_judged(stream: list[Episode]) -> None:
-    config = resolve(map="3m", overrides=["memory.delta=0.2"])
-    env = make_env(config.env, n_envs=1)
-    part = EpisodicPart(config, env.info, device=CPU)
-    verdicts = [part.write_and_gate(e, number=i, tau=1.0).gate for i, e in enumerate(stream, start=1)]
-    beta = np.concatenate([v.beta for v in verdicts])
+def test_the_metrics_of_new_transitions_summarise_their_gates_once(stream: list[Episode]) -> None:
+    part, _ = _make_part(resolve(map="3m", overrides=["memory.delta=0.2"]))
+    gates = [part.write_and_gate(e, number=i, tau=1.0).gate for i, e in enumerate(stream, start=1)]
+    beta = np.concatenate([gate.beta for gate in gates])
+    error = np.concatenate([gate.delta_mem for gate in gates])
     values = part.metrics()
     assert values["gate/beta_new"] == pytest.approx(beta.mean())
     assert values["gate/beta_new_p10"] == pytest.approx(np.quantile(beta, 0.1))
-    error = np.concatenate([v.delta_mem for v in verdicts])
     assert values["gate/delta_mem_new"] == pytest.approx(error.mean())
     assert values["gate/delta_mem_positive_fraction"] == np.mean(error > 0)
     assert values["gate/delta_mem_positive_p10"] == pytest.approx(np.quantile(error[error > 0], 0.1))
-    assert "gate/beta_new" not in part.metrics()  # nothing new since
+    assert "gate/beta_new" not in part.metrics()

@@ -1,4 +1,4 @@
-"""Algorithm 2 by hand, lookups, re-projection, eviction, and the memory's other promises."""
+"""Algorithm 2 by hand, lookups, samples and growth. `test_memory_twin` compares with a looped memory."""
 
 from typing import Any
 
@@ -10,11 +10,9 @@ from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
 from emtc_core.errors import NonFiniteLossError, ShapeError
 from emtc_core.memory.memory import EpisodicMemory
-from emtc_core.memory.scaling import measure_scaling
 from emtc_core.rollout.episode import discounted_returns
 
 S, T_LIM, GAMMA = 4, 30, 0.9
-NEAR = 1e-4  # moves a state by less than delta below
 
 
 def make_memory(embed: dict[str, Any] | None = None, **options: Any) -> EpisodicMemory:
@@ -27,7 +25,7 @@ def make_memory(embed: dict[str, Any] | None = None, **options: Any) -> Episodic
 
 
 def states(*places: float) -> np.ndarray:
-    """One state per place; different integers are far apart, a difference of NEAR is within delta."""
+    """One state per place; different integers are far apart."""
     return np.array([[p, -p, 0.5 * p, 1.0] for p in places], np.float32)
 
 
@@ -44,198 +42,52 @@ def write(
     ).tolist()
 
 
-# ---- Algorithm 2 ----
-
-
-def test_a_fresh_episode_stores_its_discounted_returns_and_contradicts_itself_nowhere() -> None:
+def test_a_new_episode_stores_its_discounted_returns_without_an_error_along_its_links() -> None:
     memory = make_memory()
     reward = np.array([1.0, -0.5, 2.0], np.float32)
     slots = write(memory, [0, 1, 2, 3], reward.tolist())
     assert len(set(slots)) == 4
-    recall = memory.recall(np.array(slots))
-    np.testing.assert_allclose(recall.h, discounted_returns(reward, GAMMA), rtol=1e-15)
-    np.testing.assert_allclose(memory.delta_mem()[slots[:3]], 0.0, atol=1e-15)
-    assert np.isnan(memory.delta_mem()[slots[3]])
+    np.testing.assert_allclose(memory.recall(np.array(slots)).h, discounted_returns(reward, GAMMA), rtol=1e-15)
+    assert memory.successors(np.array(slots)).tolist() == [*slots[1:], -1]
+    np.testing.assert_allclose(memory.delta_mem()[slots], [0.0, 0.0, 0.0, np.nan], atol=1e-15)
 
 
-def test_the_terminal_state_is_stored_with_h_zero_and_the_trajectory_flag() -> None:
-    memory = make_memory()
-    slots = write(memory, [0, 1], [5.0], won=True)
-    recall = memory.recall(np.array(slots))
-    assert recall.h[1] == 0.0
-    assert recall.xi.all()
-
-
-def test_a_better_episode_raises_h_and_a_worse_one_does_not() -> None:
-    memory = make_memory()
-    slots = write(memory, [0, 1], [1.0])
-    assert write(memory, [0, 1], [3.0]) == slots
-    assert memory.recall(np.array(slots)).h[0] == 3.0
-    write(memory, [0, 1], [2.0])
-    assert memory.recall(np.array(slots)).h[0] == 3.0
-
-
-def test_the_first_success_overwrites_an_undesirable_node_even_with_a_lower_return() -> None:
-    memory = make_memory()
-    (slot, _) = write(memory, [0, 1], [7.0], episode=1)
-    write(memory, [5, NEAR, 2], [0.5, 1.0], won=True, episode=2)
-    columns = memory.columns()
-    np.testing.assert_array_equal(memory.states(columns.slot)[slot], states(NEAR)[0])
-    assert (columns.h[slot], columns.t[slot], columns.episode[slot], columns.xi[slot]) == (1.0, 1, 2, True)
-    assert memory.find(states(NEAR), np.array([1])).tolist() == [slot]
-    np.testing.assert_array_equal(columns.embedding[slot], memory._embed(states(NEAR), np.array([1]))[0])
-
-
-def test_a_later_state_of_the_same_episode_is_visible_to_the_earlier_ones() -> None:
-    memory = make_memory()
-    slots = write(memory, [0, 1, NEAR, 2], [1.0, 1.0, 1.0])
-    assert slots[0] == slots[2]
-    assert memory.size == 3
-    assert memory.recall(np.array(slots[:1])).h[0] == pytest.approx(1 + GAMMA + GAMMA**2)
-    assert memory.recall(np.array(slots[:1])).n_call[0] == 2
-
-
-def test_a_node_that_an_episode_moved_is_found_at_its_new_place_by_that_episode() -> None:
-    memory = make_memory(delta=0.05)
-    step = 0.03  # two steps leave the radius, one stays inside
-    (slot, _) = write(memory, [0, 9], [0.0])
-    slots = write(memory, [2 * step, step, 8], [0.0, 0.0], won=True)
-    assert slots[1] == slot
-    assert slots[0] == slot  # reached only because the node has moved
-    assert memory.find(states(2 * step), np.array([0])).tolist() == [slot]
-
-
-def test_counters_count_visits_and_visits_of_successful_trajectories() -> None:
-    memory = make_memory()
-    slots = write(memory, [0, 1], [1.0])
-    for won in (True, False, True):
-        write(memory, [0, 1], [1.0], won=won)
-    recall = memory.recall(np.array(slots))
-    assert recall.n_call.tolist() == [4, 4]
-    assert recall.n_xi.tolist() == [2, 2]
-
-
-def test_links_follow_the_latest_trajectory_and_may_loop_on_themselves() -> None:
-    memory = make_memory()
-    a, b, _ = write(memory, [0, 1, 2], [1.0, 1.0])
-    assert memory.successors(np.array([a])).tolist() == [b]
-    stay, again, _ = write(memory, [0, NEAR, 3], [0.0, 0.0])
-    assert stay == again == a
-    assert memory.successors(np.array([a])).tolist() == [a]
-    assert memory.columns().reward[a] == 0.0
-
-
-def test_the_error_along_a_link_is_the_one_worked_out_by_hand() -> None:
-    # H(0) = 5 from the first episode; the second leads from 0 with reward 1 to a node with H = 0.5:
-    # delta = |1 + 0.9 · 0.5 - 5| = 3.55.
-    memory = make_memory()
-    slot = write(memory, [0, 1], [5.0])[0]
-    write(memory, [0, 2, 3], [1.0, 0.5])
-    assert memory.delta_mem()[slot] == pytest.approx(3.55)
-
-
-def test_an_evicted_successor_is_no_successor_whoever_lives_there_now() -> None:
-    memory = make_memory(capacity=4, evict="fifo")
-    slots = write(memory, [0, 1, 2], [1.0, 1.0])  # appended backwards: 2, 1, 0
-    write(memory, [10, 11], [1.0])  # fills the table, then evicts place 2
-    evicted = slots[2]
-    assert memory.columns().episode[evicted] == 1
-    assert memory.find(states(2), np.array([2])).tolist() == [-1]
-    assert memory.successors(np.array([slots[1]])).tolist() == [-1]
-    assert np.isnan(memory.delta_mem()[slots[1]])
-    assert memory.recall(np.array(slots), np.array([2, 1, 0])).hit.tolist() == [True, True, False]
-    assert memory.list_faults() == []
-
-
-def test_a_memory_smaller_than_the_episode_reports_what_it_could_not_keep() -> None:
-    memory = make_memory(capacity=2)
-    slots = write(memory, [0, 1, 2, 3], [1.0, 1.0, 1.0])
-    assert slots[2:] == [-1, -1]
-    assert sorted(slots[:2]) == [0, 1]
-    assert np.isnan(memory.recall(np.array(slots)).h[2:]).all()
-    assert memory.list_faults() == []
-
-
-def test_an_episode_of_one_step_is_an_episode() -> None:
-    memory = make_memory()
-    assert len(write(memory, [0, 1], [2.0])) == 2
-
-
-def test_nothing_but_the_given_steps_is_stored() -> None:
-    memory = make_memory()
-    write(memory, [0, 1, 2], [1.0, 1.0])
-    assert memory.size == 3
+def test_an_episode_with_a_missing_state_is_refused() -> None:
     with pytest.raises(ShapeError, match="state"):
-        memory.write(state=states(0, 1, 2, 3), reward=np.zeros(2, np.float32), won=False, episode=1, episode_return=0)
+        make_memory().write(
+            state=states(0, 1, 2, 3), reward=np.zeros(2, np.float32), won=False, episode=1, episode_return=0
+        )
 
 
-def test_every_node_was_written_by_the_episode_and_step_it_names() -> None:
-    memory, slots = make_memory(capacity=12, delta=0.5), {}
-    rng = np.random.default_rng(0)
-    for episode in range(60):
-        T = int(rng.integers(1, 8))
-        places = rng.integers(0, 9, T + 1).astype(float) + rng.normal(size=T + 1) * 0.05
-        slots[episode] = write(memory, places.tolist(), [0.1] * T, won=episode % 3 == 0, episode=episode)
-    columns = memory.columns()
-    for slot, episode, t in zip(columns.slot, columns.episode, columns.t, strict=True):
-        assert slots[episode][t] == slot
-
-
-# ---- lookups ----
-
-
-def test_what_was_written_is_found_at_distance_exactly_zero() -> None:
+def test_written_states_are_found_at_distance_zero_also_after_a_refit_and_a_reprojection() -> None:
     memory = make_memory({"type": "tcse"}, delta=1e-12, delta_space="normalized")
+    embedder: Embedder = memory.embedder
     rng = np.random.default_rng(0)
     state = rng.normal(size=(21, S)).astype(np.float32)
     slots = memory.write(state=state, reward=np.zeros(20, np.float32), won=False, episode=1, episode_return=0.0)
     assert memory.find(state, np.arange(21)).tolist() == slots.tolist()
+    fit(embedder, memory.sample(100))
+    assert (memory.find(state, np.arange(21)) == -1).any()
     memory.reproject()
+    assert memory.generation == 1
     assert memory.find(state, np.arange(21)).tolist() == slots.tolist()
 
 
-def test_nothing_near_is_a_miss_unless_the_nearest_is_asked_for() -> None:
-    memory = make_memory()
-    slots = write(memory, [0, 10], [1.0])
-    far = states(3)
-    assert memory.find(far, np.array([0])).tolist() == [-1]
-    assert memory.find(far, np.array([0]), nearest=True).tolist() == [slots[0]]
-    write(memory, [3.2, 20], [1.0])
-    assert memory.find(far, np.array([0]), nearest=True)[0] not in slots
-
-
-def test_an_empty_memory_finds_nothing_even_nearest() -> None:
-    memory = make_memory()
-    assert memory.find(states(0), np.array([0]), nearest=True).tolist() == [-1]
-    assert memory.desirable_fraction == 0.0
-    memory.reproject()
-    assert memory.generation == 0
-
-
-def test_a_recall_changes_no_value_or_count() -> None:
-    memory = make_memory()
-    slots = np.array(write(memory, [0, 1, 2], [1.0, 1.0], won=True))
-    before = memory.columns()
-    states_before = memory.states(before.slot)
-    memory.recall(np.stack([slots, slots]))
-    memory.find(states(0, 1), np.arange(2))
-    after = memory.columns()
-    for name in ("h", "xi", "n_call", "n_xi", "uid", "idx_next"):
-        np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
-    np.testing.assert_array_equal(states_before, memory.states(after.slot))
-
-
-def test_a_recall_keeps_the_shape_of_the_slots_and_marks_misses() -> None:
-    memory = make_memory()
-    slots = np.array(write(memory, [0, 1], [4.0]))
-    recall = memory.recall(np.array([[slots[0], -1], [-1, slots[1]]]))
+def test_a_recall_keeps_the_shape_of_the_slots_and_marks_misses_and_evicted_nodes() -> None:
+    memory = make_memory(capacity=2, evict="fifo")
+    first, last = write(memory, [0, 1], [4.0])
+    slots = np.array([[first, -1], [-1, last]])
+    recall, uids = memory.recall(slots), memory.uids(slots)
     assert recall.hit.tolist() == [[True, False], [False, True]]
     np.testing.assert_array_equal(recall.h, [[4.0, np.nan], [np.nan, 0.0]])
     assert recall.n_call.tolist() == [[1, 0], [0, 1]]
-    assert memory.uids(np.array([-1, slots[1]])).tolist() == [-1, 0]
+    write(memory, [0, 2], [5.0])  # evicts the terminal node, which was created first
+    recall = memory.recall(slots, uids)
+    assert recall.hit.tolist() == [[True, False], [False, False]]
+    np.testing.assert_array_equal(recall.h, [[5.0, np.nan], [np.nan, np.nan]])
 
 
-def test_statistics_count_since_the_last_read() -> None:
+def test_statistics_count_since_the_last_call() -> None:
     memory = make_memory()
     write(memory, [0, 1], [1.0])
     write(memory, [0, 2], [1.0])
@@ -245,7 +97,7 @@ def test_statistics_count_since_the_last_read() -> None:
     assert memory.take_stats().written == 0
 
 
-def test_a_sample_has_no_repeats_and_follows_the_seed() -> None:
+def test_a_sample_has_no_repeats_and_is_determined_by_the_seed() -> None:
     one, two = make_memory(), make_memory()
     for memory in (one, two):
         write(memory, [float(i) for i in range(12)], [1.0] * 11)
@@ -256,77 +108,7 @@ def test_a_sample_has_no_repeats_and_follows_the_seed() -> None:
     assert not np.array_equal(one.sample(5).state, a.state)
 
 
-# ---- scaling and re-projection ----
-
-
-def test_a_re_projection_moves_every_node_to_its_new_embedding_at_once() -> None:
-    memory = make_memory({"type": "tcse"}, delta=1e-4, delta_space="normalized")
-    embedder: Embedder = memory.embedder
-    rng = np.random.default_rng(0)
-    state = rng.normal(size=(21, S)).astype(np.float32)
-    slots = memory.write(state=state, reward=np.ones(20, np.float32), won=False, episode=1, episode_return=0.0)
-    h = memory.columns().h
-    fit(embedder, memory.sample(100))
-    assert (memory.find(state, np.arange(21)) == -1).any()
-    memory.reproject()
-    assert memory.generation == 1
-    np.testing.assert_array_equal(memory.columns().embedding[slots], embedder.embed(state, np.arange(21)).numpy())
-    assert memory.find(state, np.arange(21)).tolist() == slots.tolist()
-    np.testing.assert_array_equal(memory.columns().h, h)
-    assert memory.list_faults() == []
-
-
-def test_scaling_gives_unit_variance_and_survives_constant_dimensions() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(500, 4)).astype(np.float32) * np.array([100, 1, 1e-3, 0], np.float32) + 0.1
-    z = measure_scaling(x).apply(x)
-    np.testing.assert_allclose(z.mean(axis=0), 0, atol=1e-6)
-    np.testing.assert_allclose(z.std(axis=0), [1, 1, 1, 0], rtol=1e-4)
-
-
-@pytest.mark.parametrize("rows", [1, 2, 50])
-def test_identical_rows_stay_together_and_others_stay_at_their_raw_distance(rows: int) -> None:
-    x = np.full((rows, 4), 0.3, np.float32)
-    scaling = measure_scaling(x)
-    z = scaling.apply(np.concatenate([x, x[:1] + np.float32(0.25)]))
-    assert np.isfinite(z).all()
-    assert (z[:-1] == z[0]).all()
-    assert z[-1, 0] - z[0, 0] == pytest.approx(0.25)
-
-
-def test_a_memory_of_identical_states_is_one_node() -> None:
-    memory = make_memory({"type": "random"}, delta_space="normalized", delta=1e-3)
-    for _ in range(5):
-        write(memory, [1, 1, 1], [0.0, 0.0])
-    assert memory.size == 1
-    write(memory, [1, 2], [1.0])
-    assert memory.size == 2
-    assert memory.list_faults() == []
-
-
-def test_all_nodes_change_scale_together_when_a_quarter_more_have_come() -> None:
-    memory = make_memory({"type": "random"}, delta_space="normalized", delta=1e-6, capacity=1000)
-    rng = np.random.default_rng(0)
-    refreshes, last = [], None
-    for _ in range(30):
-        memory.write(
-            state=rng.normal(size=(11, S)).astype(np.float32),
-            reward=np.zeros(10, np.float32),
-            won=False,
-            episode=1,
-            episode_return=0.0,
-        )
-        mean = memory._positions.scaling.mean
-        if last is None or not np.array_equal(mean, last):
-            refreshes.append(memory.size)
-        last = mean
-        assert memory.list_faults() == []
-    ratios = np.array(refreshes[4:]) / np.array(refreshes[3:-1])
-    assert (ratios >= 1.2).all()
-    assert len(refreshes) > 8
-
-
-def test_columns_grow_with_the_nodes_and_never_past_the_capacity() -> None:
+def test_arrays_grow_with_the_nodes_and_not_to_the_capacity() -> None:
     memory = make_memory(capacity=1_000_000)
     assert len(memory._table.state) < 2000
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Sampling weights: at once from the host, one draw late and always so from a GPU."""
+"""Sampling weights: without lag from the host, with a lag of one update from a GPU."""
 
 import numpy as np
 import pytest
@@ -17,21 +17,16 @@ def only(place: int, weight: float = 1.0) -> AsyncCopy:
     return fetch(weight * torch.eye(5)[place])
 
 
-def test_without_lag_a_weight_counts_at_once():
-    priorities = Priorities(5, lag=0)
+@pytest.mark.parametrize(("lag", "first", "second"), [(0, {3}, {1}), (1, {0, 1, 2, 3, 4}, {3})])
+def test_a_weight_counts_after_as_many_further_updates_as_the_lag(lag: int, first: set[int], second: set[int]):
+    priorities = Priorities(5, lag=lag)
     priorities.set(np.arange(5), only(3))
-    assert drawn(priorities) == {3}
-
-
-def test_with_lag_a_weight_counts_when_the_next_ones_come():
-    priorities = Priorities(5, lag=1)
-    priorities.set(np.arange(5), only(3))
-    assert drawn(priorities) == {0, 1, 2, 3, 4}
+    assert drawn(priorities) == first
     priorities.set(np.arange(5), only(1))
-    assert drawn(priorities) == {3}
+    assert drawn(priorities) == second
 
 
-def test_a_weight_that_comes_late_is_not_given_to_the_episode_that_came_meanwhile():
+def test_a_late_weight_is_not_given_to_an_episode_that_replaced_its_own():
     priorities = Priorities(5, lag=1)
     priorities.set(np.arange(5), only(3, 1e6))
     priorities.reset(3)
@@ -41,11 +36,10 @@ def test_a_weight_that_comes_late_is_not_given_to_the_episode_that_came_meanwhil
 
 
 @pytest.mark.parametrize(("lag", "after"), [(1, {3}), (0, {1})])
-def test_weights_on_their_way_are_saved_and_count_at_once_where_nothing_is_late(lag, after):
+def test_pending_weights_are_saved_and_count_at_once_after_a_resume_without_lag(lag: int, after: set[int]):
     saved = Priorities(5, lag=1)
     saved.set(np.arange(5), only(3))
     saved.set(np.arange(5), only(1))
     restored = Priorities(5, lag=lag)
     restored.set_state(saved.get_state(5))
-    assert drawn(restored) == drawn(saved) if lag else after
     assert drawn(restored) == after

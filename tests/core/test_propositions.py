@@ -5,12 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emtc_core.gate.gate import delta_mem
 from emtc_core.gate.propositions import (
-    GOAL_REWARD,
     GridTask,
     Proposition2,
-    Solution,
     check_proposition_1,
     check_proposition_2,
     evaluate_random_policy,
@@ -47,23 +44,12 @@ def compare_gradients(seed: int, *, gamma: float = 0.99, target_error: float = 1
 
 @settings(max_examples=30, deadline=None)
 @given(SEEDS, GAMMAS, SLIPS)
-def test_value_iteration_agrees_with_a_linear_solve_and_no_action_is_better(seed, gamma, slip):
+def test_value_iteration_equals_a_linear_solve_and_no_action_is_better(seed, gamma, slip):
     task = make_task(gamma=gamma, seed=seed, side=5, slip=slip)
     solution = solve(task)
     np.testing.assert_allclose(solution.v, value_of_policy(task, solution.q.argmax(axis=0)), atol=1e-8)
     np.testing.assert_allclose(look_ahead(task, solution.v).max(axis=0), solution.v, atol=1e-8)
     assert (evaluate_random_policy(task) <= solution.v + 1e-8).all()
-
-
-def test_a_corner_of_two_by_two_cells_has_the_values_worked_out_by_hand():
-    task = make_task(gamma=0.5, seed=3, side=2)
-    goal = int(task.terminal.argmax())
-    opposite = 3 - goal
-    beside = [s for s in range(4) if s not in (goal, opposite)]
-    v = solve(task).v
-    assert v[goal] == 0
-    np.testing.assert_allclose(v[beside], GOAL_REWARD)
-    assert v[opposite] == pytest.approx(max(task.reward[s] for s in beside) + 0.5 * GOAL_REWARD)
 
 
 @settings(max_examples=60, deadline=None)
@@ -83,8 +69,8 @@ def test_delta_mem_stays_within_alpha_of_delta_opt_on_both_sides(seed, gamma, sl
     assert distance[~task.terminal].max() < delta
 
 
-def test_a_smaller_alpha_would_be_wrong():
-    """One step between a memory that is too high and one that is too low uses up the whole band."""
+def test_the_bound_alpha_is_nearly_reached():
+    """By steps between a state whose H is too high and one whose H is too low."""
     task = make_task(gamma=0.9, seed=0, side=6)
     solution = solve(task)
     memory = make_memory(task, solution.v, delta=1.0, noise=1.0, seed=0)
@@ -92,17 +78,6 @@ def test_a_smaller_alpha_would_be_wrong():
     result = check_proposition_1(task, solution.v, memory, sampled, delta=1.0)
     assert result.eps_rep == 0
     assert 0.8 * result.alpha < result.largest_difference <= result.alpha
-
-
-def test_a_memory_without_error_reproduces_delta_opt_exactly():
-    task = make_task(gamma=0.99, seed=4)
-    solution = solve(task)
-    memory = make_memory(task, solution.v, delta=1.0, noise=0.0, seed=4)
-    sampled = sample_transitions(task, solution, behavior="random", n=100, seed=4)
-    result = check_proposition_1(task, solution.v, memory, sampled, delta=1.0)
-    assert memory.n_nodes == len(solution.v) - 1
-    assert result.alpha == 0
-    np.testing.assert_array_equal(result.delta_mem, result.delta_opt)
 
 
 @settings(max_examples=25, deadline=None)
@@ -115,41 +90,21 @@ def test_gradients_agree_at_v_star_for_any_target_network_and_differ_before(seed
     assert (result.gradient_error[:-1] > 1e-6).all()
 
 
-def test_the_gap_closes_and_the_gate_opens_on_the_way():
-    result = compare_gradients(7)
-    assert (np.diff(result.gradient_error[1:]) < 0).all()
-    assert result.beta_mean[0] < result.beta_mean[-1]
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("target_error", [0.0, 1.0])
+def test_with_the_clamp_gradients_differ_where_the_target_network_overestimates(seed, target_error):
+    result = compare_gradients(seed, clamp="positive", target_error=target_error)
+    assert (result.share_overestimated > 0) == (target_error > 0)
+    if target_error:
+        assert result.gradient_error[-1] > 1e-3
+    else:
+        assert result.gradient_error[-1] < 1e-8
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_clamp_keeps_the_overestimate_where_the_target_network_is_above_v_star(seed):
-    result = compare_gradients(seed, clamp="positive")
-    assert result.share_overestimated > 0
-    assert result.gradient_error[-1] > 1e-3
-
-
-def test_the_clamp_is_harmless_while_the_target_network_is_exact():
-    result = compare_gradients(1, clamp="positive", target_error=0.0)
-    assert result.share_overestimated == 0
-    assert result.gradient_error[-1] < 1e-8
-
-
-def test_actions_that_are_not_optimal_keep_the_gate_from_opening():
+def test_the_gate_does_not_open_for_actions_that_are_not_optimal():
     result = compare_gradients(1, behavior="random")
     assert result.beta_mean[-1] < 1
     assert result.gradient_error[-1] > 1e-4
-
-
-def test_optimal_actions_of_a_deterministic_task_have_no_error_and_slips_bring_one():
-    def errors(slip: float) -> np.ndarray:
-        task = make_task(gamma=0.99, seed=2, slip=slip)
-        solution: Solution = solve(task)
-        sampled = sample_transitions(task, solution, behavior="greedy", n=300, seed=2)
-        v = solution.v
-        return delta_mem(sampled.reward, v[sampled.state], v[sampled.next_state], gamma=task.gamma)
-
-    assert errors(0.0).max() < 1e-9
-    assert errors(0.2).max() > 0.1
 
 
 def test_sampling_follows_the_transition_probabilities_and_never_starts_at_the_goal():
@@ -162,9 +117,3 @@ def test_sampling_follows_the_transition_probabilities_and_never_starts_at_the_g
     here = (sampled.state == s) & (sampled.action == 0)
     frequency = np.bincount(sampled.next_state[here], minlength=4) / here.sum()
     np.testing.assert_allclose(frequency, task.transition[0, s], atol=0.03)
-
-
-@pytest.mark.parametrize("wrong", [{"gamma": 1.0}, {"gamma": -0.1}, {"slip": 1.5}, {"side": 1}])
-def test_a_task_that_cannot_be_is_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        make_task(**({"gamma": 0.9, "seed": 0} | wrong))

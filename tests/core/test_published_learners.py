@@ -29,19 +29,25 @@ from emtc_core.gate.incentive import compute_incentive_inputs
 from emtc_core.learner.backbones import dmix
 from emtc_core.learner.backbones.value import ValueBackbone
 from emtc_core.learner.curiosity import Curiosity
-from emtc_core.learner.diversity import Diversity
 from emtc_core.learner.learner import IncentiveInputs, ValueLearner, make_learner
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.networks import make_sequence_batch
 from emtc_core.memory.nodes import Recall
 from emtc_core.replay_buffer.buffer import Batch
-from tests.core.test_published_memory import make_emc_memory
 from tests.reference import published
 from tests.reference.published import INFO, T_ENV, T_ENV_STEP, Arrays, make_settings
 
 # Both sides compute in float64; only the order of sums differs. Losses reach 1e4, hence the relative part.
 CLOSE = {"rtol": 1e-11, "atol": 1e-11}
 NO_PADDED_TERM = {"attend_reg": 0.0}
+EMU = make_settings(
+    "emu-qplex",
+    target_interval=100,
+    qplex=NO_PADDED_TERM,
+    incentive={"clamp": "positive", "ratio_eps": 1e-3, "mask_terminal": False},
+    curiosity={"scale": 0.0},
+    gate={"enabled": False},
+)
 CASES = {
     "qplex": make_settings("qplex"),
     "qplex_padded": make_settings("qplex", qplex=NO_PADDED_TERM),
@@ -52,6 +58,7 @@ CASES = {
     ),
     "qmix": make_settings("qmix"),
     "vdn": make_settings("vdn"),
+    "emu": EMU,
 }
 CDS = make_settings("cds", cds={"b1": 0.5, "b2": 0.5, "beta": 0.1, "anneal": 5.0})
 FOOTBALL_CDS = {
@@ -76,14 +83,6 @@ DMIX = {
     for name, double_q in {"dmix": False, "dmix_double": True}.items()
 }
 MAPPO = make_settings("mappo", train={"lr": 5e-3}, mappo={"epochs": 3})
-EMU = make_settings(
-    "emu-qplex",
-    target_interval=100,
-    qplex=NO_PADDED_TERM,
-    incentive={"clamp": "positive", "ratio_eps": 1e-3, "mask_terminal": False},
-    curiosity={"scale": 0.0},
-    gate={"enabled": False},
-)
 
 
 @pytest.fixture(autouse=True)
@@ -165,15 +164,6 @@ def test_updates_equal_the_published_ones(name):
     check_updates(published.read(name), CASES[name])
 
 
-def test_the_fixtures_hold_two_target_copies_and_a_clipped_gradient():
-    fixture = published.read("qplex")
-    learner = published.load_learner(fixture, CASES["qplex"])
-    assert [k for k in range(len(fixture["loss"])) if learner.on_episodes(k)] == [3, 6, 9]
-    assert fixture["grad_norm"].max() > learner._config.train.grad_clip > fixture["grad_norm"].min()
-    assert not fixture["terminated"].all(), "one episode is bootstrapped past its end"
-    assert published.read("qplex_padded")["length"].min() == 1
-
-
 @pytest.mark.parametrize("name", ["qplex", "cds", "emc", "dmix_double"])
 def test_greedy_actions_equal_the_published_ones(name):
     fixture = published.read(name)
@@ -219,28 +209,6 @@ def test_the_l1_term_is_the_published_one_without_the_last_step():
         check("L1", ours[b, :n], 0.1 * np.abs(fixture["private"][b, :n]).mean((-1, -2)))
 
 
-def test_rewards_of_cds_equal_the_published_ones_before_and_after_its_predictors_learned(monkeypatch):
-    """Rewards come from target copies: those of update 4 on depend on every weight of the trained predictors.
-
-    All 84 rows of a batch are one chunk there and here, so that the order of chunks plays no part.
-    """
-    widen_l1(monkeypatch)
-    fixture = published.read("cds")
-    learner, batches = published.load_learner(fixture, CDS), published.read_batches(fixture)
-    (part,) = learner._intrinsic
-    assert isinstance(part, Diversity)
-    for k, wanted in enumerate(fixture["intrinsic"]):  # [B, N, T], before cds.beta and the mean over agents
-        batch, env_step = batches[k % len(batches)], T_ENV + k * T_ENV_STEP
-        seq = make_sequence_batch(batch, agent_id=False)
-        with torch.no_grad():
-            reward = part.reward(seq, learner.online.unroll(seq, torch.Generator()), env_step=env_step)
-        check(f"reward at update {k}", reward.T, 0.1 * wanted.mean(1))
-        learner.update(batch, None, env_step=env_step)
-        learner.on_episodes(k)
-    assert np.abs(fixture["intrinsic"][2]).max() > 0.0
-    assert not fixture["intrinsic"][6:].any(), "annealed away by then"
-
-
 def learn_once(learner: ValueLearner, batch: Batch, k: int) -> None:
     """Train the predictors as after sixteen episodes: 25 passes over a batch that is one chunk."""
     if k != PREDICTORS_LEARN_AFTER:
@@ -262,16 +230,6 @@ def test_updates_of_cds_on_football_equal_the_published_ones(mixer):
     """
     fixture = published.read(f"cds_football_{mixer}")
     check_updates(fixture, FOOTBALL_CDS[mixer], published.FOOTBALL, learn_once)
-    with pytest.raises(AssertionError):
-        check_updates(fixture, FOOTBALL_CDS[mixer], published.FOOTBALL)  # predictors that never learned
-
-
-@pytest.mark.parametrize("mixture", ["heads", "agents"])
-def test_another_mixture_of_policies_is_noticed(mixture):
-    config = FOOTBALL_CDS["qmix"]
-    other = config.model_copy(update={"cds": config.cds.model_copy(update={"policy_mixture": mixture})})
-    with pytest.raises(AssertionError):
-        check_updates(published.read("cds_football_qmix"), other, published.FOOTBALL, learn_once)
 
 
 # ---- EMU's curiosity, which is EMC's ----
@@ -294,44 +252,12 @@ def check_curiosity(learner: ValueLearner, fixture: Arrays) -> None:
     check_weights("soft copy", part._soft, published.translate_agent(copied, "predictor"))
 
 
-def test_rewards_of_curiosity_equal_the_published_ones():
-    fixture = published.read("emu_curiosity")
-    learner, batches = published.load_learner(fixture, CURIOUS), published.read_batches(fixture)
-    (part,) = learner._intrinsic
-    for k, wanted in enumerate(fixture["intrinsic"]):
-        batch = batches[k % len(batches)]
-        seq = make_sequence_batch(batch, agent_id=True)
-        part.prepare(seq)
-        with torch.no_grad():
-            reward = part.reward(seq, learner.online.unroll(seq, torch.Generator()), env_step=0)
-        check(f"reward at update {k}", (reward * seq.mask).T, wanted)
-        learner.update(batch, None, env_step=0)
-        learner.on_episodes(k)
-
-
 # ---- EMC ----
 
 
 def test_updates_of_emc_equal_the_published_ones():
     learner = check_updates(published.read("emc"), EMC)
     check_curiosity(learner, published.read("emc"))
-
-
-def test_a_memory_of_emc_recalls_what_the_published_one_recalled():
-    fixture = published.read("emc")
-    memory = make_emc_memory(capacity=1000)
-    for again in range(2):
-        for k in range(len(fixture["length"])):
-            for b in range(2):
-                episode = published.read_episode(fixture, k, b)
-                reward = (1 + again) * episode.reward
-                memory.write(state=episode.state, reward=reward, won=False, episode=0, episode_return=0.0)
-        memory.on_target_update()
-    for k, wanted in enumerate(fixture["recalled/h"]):
-        for b, state in enumerate(fixture["state"][k % len(fixture["length"])].astype(np.float32)):
-            found = memory.recall(memory.find(state[1:], np.arange(1, len(state))))
-            check("H", np.nan_to_num(found.h), wanted[b])
-            np.testing.assert_array_equal(found.hit, fixture["recalled/hit"][k, b] > 0)
 
 
 # ---- DMIX ----
@@ -356,26 +282,6 @@ def check_dmix(monkeypatch: pytest.MonkeyPatch, name: str, fixture: Arrays) -> N
 @pytest.mark.parametrize("name", DMIX)
 def test_updates_of_dmix_equal_the_published_ones(name, monkeypatch):
     check_dmix(monkeypatch, name, published.read(name))
-
-
-def test_quantiles_of_dmix_equal_the_published_ones(monkeypatch):
-    fixture = published.read("dmix")
-    learner, batch = published.load_learner(fixture, DMIX["dmix"]), published.read_batches(fixture)[0]
-    fractions = torch.from_numpy(fixture["fractions/online"][0].astype(np.float64))
-    monkeypatch.setattr(dmix, "rand", lambda shape, **_: fractions)
-    seq = make_sequence_batch(batch, agent_id=True)
-    with torch.no_grad():
-        z_tot = learner.online.evaluate_taken(learner.online.unroll(seq, torch.Generator()), seq).quantiles
-    assert z_tot is not None
-    real = batch.filled.numpy()
-    check("Z_tot", z_tot.transpose(0, 1).numpy()[real], fixture["z_tot"][0][real])
-
-
-def test_another_fraction_of_dmix_is_noticed(monkeypatch):
-    fixture = published.read("dmix")
-    fixture["fractions/target"][2, 3, 0, 1] += np.float16(1 / 64)
-    with pytest.raises(AssertionError):
-        check_dmix(monkeypatch, "dmix", fixture)
 
 
 # ---- MAPPO ----
@@ -411,99 +317,3 @@ def test_updates_of_mappo_equal_the_published_ones(monkeypatch):
             obs, avail = fixture["obs"][-1, b, t].astype(np.float32), fixture["avail"][-1, b, t]
             action = learner.act(obs[None], avail[None], epsilon=0.0, rng=rng)
             np.testing.assert_array_equal(action[0], fixture["greedy"][b, t])
-
-
-def test_the_rollouts_of_mappo_meet_the_rules_of_the_update():
-    fixture = published.read("mappo")
-    assert np.abs(fixture["ratio"] - 1.0).max() > MAPPO.mappo.clip, "some ratios are clipped"
-    assert not fixture["avail"][..., 1:].any(-1)[:, :, 2:].all(), "some agents are dead"
-    assert (~fixture["terminated"]).sum(1).tolist() == [1, 1, 1], "one episode of each is bootstrapped past its end"
-
-
-@pytest.mark.parametrize("which", ["after", "norm", "report/policy_loss", "report/return"])
-def test_one_changed_published_value_of_mappo_is_noticed(which, monkeypatch):
-    fixture = published.read("mappo")
-    fixture[which][-1] *= 1.0 + 1e-6
-    with pytest.raises(AssertionError):
-        check_mappo(monkeypatch, fixture)
-
-
-# ---- EMU's incentive ----
-
-
-def test_updates_with_the_incentive_of_emu_equal_the_published_ones():
-    check_updates(published.read("emu"), EMU)
-
-
-def test_incentives_equal_the_published_ones_and_ours_are_masked_where_an_episode_ends():
-    fixture = published.read("emu")
-    learner, batches = published.load_learner(fixture, EMU), published.read_batches(fixture)
-    for k, eta in enumerate(fixture["eta"]):
-        batch = batches[k % len(batches)]
-        seq = make_sequence_batch(batch, agent_id=True)
-        with torch.no_grad():
-            following = learner._evaluate_next(learner.online.unroll(seq, learner._generator), seq, batch.indices)
-        real = batch.filled.numpy()
-        gained = learner._compute_incentive(seq, following, recall(fixture, k, EMU))
-        assert gained is not None
-        check("r_p", gained.r_p.T.numpy()[real], 0.99 * eta[real])
-        masked_config = EMU.model_copy(update={"incentive": EMU.incentive.model_copy(update={"mask_terminal": True})})
-        learner._config = masked_config
-        masked = learner._compute_incentive(seq, following, recall(fixture, k, masked_config))
-        assert masked is not None
-        check("masked r_p", masked.r_p.T.numpy()[real], (0.99 * eta * ~batch.ends)[real])
-        learner._config = EMU
-        learner.update(batch, recall(fixture, k, EMU), env_step=T_ENV)
-    ends = published.read_batches(fixture)[0].ends & published.read_batches(fixture)[0].filled.numpy()
-    assert fixture["eta"][0][ends].max() > 0.1, "the fixture has an incentive that only a mask removes"
-    assert (fixture["eta"][0] == 0.0).any()
-    assert (fixture["recalled/h"][0] < 0.0).any()
-
-
-def test_the_success_ratio_equals_the_published_one():
-    fixture = published.read("emu")
-    for k, rho in enumerate(fixture["recalled/rho"]):
-        check("rho", recall(fixture, k, EMU).rho_next, rho)
-
-
-# ---- a changed fixture is noticed ----
-
-
-@pytest.mark.parametrize("which", ["loss", "grad_norm", "q_tot", "target", "q_first", "q_last", "after", "copied"])
-def test_one_changed_published_value_is_noticed(which):
-    fixture = published.read("qplex")
-    flat = fixture[which].reshape(-1)
-    flat[flat.size // 2] += 1e-9 * max(1.0, abs(flat[flat.size // 2]))
-    with pytest.raises(AssertionError):
-        check_updates(fixture, CASES["qplex"])
-
-
-@pytest.mark.parametrize("name", ["qplex", "qmix"])
-def test_one_changed_weight_is_noticed(name):
-    fixture = published.read(name)
-    sizes = [int(np.prod([int(n) for n in str(line).split(" ")[1].split("x")])) for line in fixture["names"]]
-    for last in np.cumsum(sizes) - 1:  # one of every tensor
-        changed = fixture | {"before": fixture["before"].copy()}
-        changed["before"][last] = np.nextafter(changed["before"][last], np.float16(9.0))
-        with pytest.raises(AssertionError):
-            check_updates(changed, CASES[name])
-
-
-def test_one_changed_weight_of_a_predictor_is_noticed(monkeypatch):
-    widen_l1(monkeypatch)
-    fixture = published.read("cds")
-    fixture["before"][-3] += np.float16(1 / 16)
-    with pytest.raises(AssertionError):
-        check_updates(fixture, CDS)
-
-
-def test_one_changed_recall_is_noticed():
-    fixture = published.read("emu")
-    fixture["recalled/n_xi"][1, 0, 0] += 1
-    with pytest.raises(AssertionError):
-        check_updates(fixture, EMU)
-
-
-def test_a_configuration_that_is_not_the_published_one_is_noticed():
-    with pytest.raises(AssertionError):
-        check_updates(published.read("qplex"), make_settings("qplex", qplex={"attend_reg": 2e-3}))

@@ -54,6 +54,7 @@ def make_memory(fixture: Arrays, **options: object) -> EpisodicMemory:
 
 
 EMC = {
+    "capacity": 40,
     "delta": 1e-5,
     "delta_space": "raw",
     "delta_metric": "linf",
@@ -62,9 +63,9 @@ EMC = {
 }
 
 
-def make_emc_memory(**options: object) -> EpisodicMemory:
+def make_emc_memory() -> EpisodicMemory:
     embedder = Embedder(EmbedConfig(type="random"), state_dim=S, episode_limit=T_LIM, device="cpu", seed=0)
-    config = MemoryConfig.model_validate(EMC | options)
+    config = MemoryConfig.model_validate(EMC)
     return EpisodicMemory(config, state_dim=S, gamma=0.99, embedder=embedder)
 
 
@@ -124,9 +125,9 @@ def check_read(memory: EpisodicMemory, slots: np.ndarray, fixture: Arrays, rows:
     np.testing.assert_allclose(rho, wanted["rho"], rtol=1e-12)
 
 
-def check_emc_stream(fixture: Arrays, **options: object) -> EpisodicMemory:
-    """The same for EMC: it knows no success, so its nodes have a place, a return and nothing else."""
-    memory = make_emc_memory(capacity=40, **options)
+def check_emc_stream(fixture: Arrays) -> EpisodicMemory:
+    """The same for EMC: it has no success flag, so its nodes have a position and a return only."""
+    memory = make_emc_memory()
     read = 0
     for at, step in enumerate(map(str, fixture["steps"])):
         slots = do(memory, step, fixture)
@@ -145,82 +146,10 @@ def check_emc_stream(fixture: Arrays, **options: object) -> EpisodicMemory:
     return memory
 
 
-def test_the_memory_of_emc_holds_what_the_published_one_holds_after_every_step():
+def test_the_memory_of_emc_equals_the_published_one_after_every_step():
     assert check_emc_stream(published.read("emc_memory")).list_faults() == []
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"shift_on_success": True},
-        {"index": "live"},
-        {"delta": 1e-3},
-        {"lru_touch_on_read": False},
-        {"evict": "fifo"},
-        {"store_terminal": False},
-    ],
-    ids=lambda option: next(iter(option)),
-)
-def test_every_other_option_of_the_memory_of_emc_is_noticed(option):
-    with pytest.raises((AssertionError, ValueError)):
-        check_emc_stream(published.read("emc_memory"), **option)
-
-
 @pytest.mark.parametrize("name", FIXTURES)
-def test_the_memory_holds_what_the_published_one_holds_after_every_step(name):
+def test_the_memory_of_emu_equals_the_published_one_after_every_step(name):
     assert check_stream(published.read(name), **FIXTURES[name]).list_faults() == []
-
-
-def test_the_stream_meets_every_rule_of_the_write():
-    """Nodes are not found without a tree, merge, move to a success, pass it on in a lost episode, and are evicted."""
-    fixture = published.read("emu_memory")
-    steps = list(map(str, fixture["steps"]))
-    size, slots = fixture["size"], fixture["slots"]
-    assert size[steps.index("write 2")] == size[steps.index("write 1")] + 8, "seen before, but no tree"
-    assert size[steps.index("write 3")] == size[steps.index("write 2")], "all merged"
-    first, moved = (fixture["node/xi"][steps.index(step), 1:8] for step in ("write 0", "write 3"))
-    assert not first.any()
-    assert moved.all()
-    assert not fixture["won"][6], "lost, yet it counts as a success where it meets one"
-    before, after = (fixture["node/n_xi"][steps.index(step), 1:8] for step in ("write 5", "write 6"))
-    assert (after > before).any()
-    assert size[-1] == size[-3] == 29
-    assert sorted(slots[-2:][slots[-2:] >= 0]) == [*range(8), *range(14, 19)], "thirteen were evicted, none just read"
-    assert {-1, 8, 22} <= set(fixture["read/slot"].astype(int))
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"backprop_desirability": False},
-        {"terminal_xi": "trajectory"},
-        {"init_desirability": True},
-        {"reset_counts_on_shift": True},
-        {"shift_keep_max": True},
-        {"shift_on_success": False},
-        {"index": "live"},
-        {"lru_touch_on_read": False},
-        {"evict": "fifo"},
-        {"store_terminal": False},
-    ],
-    ids=lambda option: next(iter(option)),
-)
-def test_every_other_option_of_the_memory_is_noticed(option):
-    with pytest.raises((AssertionError, ValueError)):
-        check_stream(published.read("emu_memory"), **FIXTURES["emu_memory"] | option)
-
-
-@pytest.mark.parametrize("name", ["h", "xi", "n_call", "n_xi", "t", "x"])
-def test_one_changed_published_value_of_a_node_is_noticed(name):
-    fixture = published.read("emu_memory")
-    value = fixture[f"node/{name}"]
-    value[8].flat[5] += np.asarray(1e-3 if value.dtype.kind == "f" else 1, value.dtype)
-    with pytest.raises(AssertionError):
-        check_stream(fixture, **FIXTURES["emu_memory"])
-
-
-def test_one_changed_weight_of_the_encoder_is_noticed():
-    fixture = published.read("emu_memory")
-    fixture["before"][-1] += np.float16(0.01)
-    with pytest.raises(AssertionError):
-        check_stream(fixture, **FIXTURES["emu_memory"])

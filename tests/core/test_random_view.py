@@ -1,4 +1,4 @@
-"""The random numbers of the compiled augmentation: distribution, independence, edge cases and seeds."""
+"""The random numbers of the compiled augmentation: equality with loops, distribution, independence and seeds."""
 
 import math
 
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from emtc_core.embedder.random_view import make_view
 from tests.reference.embedder import looped_view
 
-SHAPE = (8000, 1251)
-"""About 10^7 numbers, with an odd number of columns."""
+SHAPE = (2400, 1251)
+"""About 3 · 10^6 numbers, with an odd number of columns."""
 MAX_Z = 5.0
 """Largest deviation in standard errors."""
 LAGS = (1, 2, 3, 16, 1251, 8 * 1251, 8 * 1251 + 1)
@@ -39,12 +39,12 @@ def z_of_mean(values: NDArray[np.float64], expected: float) -> float:
     return abs(values.mean() - expected) / (values.std() / math.sqrt(len(values)))
 
 
-@pytest.mark.parametrize(("power", "moment"), [(1, 0), (2, 1), (3, 0), (4, 3), (6, 15)])
+@pytest.mark.parametrize(("power", "moment"), [(1, 0), (2, 1), (3, 0), (4, 3)])
 def test_the_noise_has_the_moments_of_a_normal_distribution(noise, power: int, moment: int):
     assert z_of_mean(noise**power, moment) < MAX_Z
 
 
-@pytest.mark.parametrize("bound", [0.01, 0.5, 1, 2, 3, 4, 4.5])
+@pytest.mark.parametrize("bound", [0.01, 1, 3, 4])
 def test_the_noise_has_the_tails_of_a_normal_distribution(noise, bound: float):
     expected = math.erfc(bound / math.sqrt(2)) / 2
     for is_beyond in (noise > bound, noise < -bound):
@@ -52,24 +52,20 @@ def test_the_noise_has_the_tails_of_a_normal_distribution(noise, bound: float):
 
 
 @pytest.mark.parametrize("lag", LAGS)
-def test_numbers_of_the_noise_are_independent_of_each_other(noise, lag: int):
+def test_numbers_and_masks_at_different_coordinates_are_independent(noise, kept, lag: int):
     assert z_of_mean(noise[:-lag] * noise[lag:], 0) < MAX_Z
     square = noise**2 - 1
     assert z_of_mean(square[:-lag] * square[lag:], 0) < MAX_Z
+    assert z_of_mean((kept[:-lag] & kept[lag:]).astype(np.float64), 0.8**2) < MAX_Z
 
 
-def test_a_coordinate_is_masked_with_the_configured_probability_and_independently_of_others(kept):
+def test_a_coordinate_is_masked_with_the_configured_probability_and_independently_of_its_noise(kept, noise):
     assert z_of_mean(kept.astype(np.float64), 0.8) < MAX_Z
-    for lag in LAGS:
-        assert z_of_mean((kept[:-lag] & kept[lag:]).astype(np.float64), 0.8**2) < MAX_Z
-
-
-def test_the_mask_and_the_noise_are_independent(kept, noise):
-    for power in (1, 2, 3, 4):
+    for power in (1, 2):
         values = noise**power
         difference = values[kept].mean() - values[~kept].mean()
         error = math.hypot(values[kept].std() / kept.sum() ** 0.5, values[~kept].std() / (~kept).sum() ** 0.5)
-        assert abs(difference) < MAX_Z * error
+        assert abs(difference) < MAX_Z * error, power
 
 
 def test_the_views_of_different_seeds_are_uncorrelated():
@@ -77,25 +73,6 @@ def test_the_views_of_different_seeds_are_uncorrelated():
     correlations = np.corrcoef(views)[np.triu_indices(40, 1)] * math.sqrt(views.shape[1])
     assert np.abs(correlations).max() < MAX_Z
     assert correlations.std() == pytest.approx(1.0, abs=0.1)
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (3, 5), (17, 9), (33, 68)])
-def test_every_shape_has_a_value_at_each_coordinate(shape: tuple[int, int]):
-    state = torch.arange(1.0, 1.0 + math.prod(shape)).view(shape)
-    assert torch.equal(make(state, sigma=0.0), state)
-    assert not make(state, p_mask=1.0, sigma=0.0).any()
-    views = torch.stack([make(state, p_mask=0.5, seed=seed) for seed in range(200)])
-    assert views.isfinite().all()
-    assert (views.std(0) > 0).all()
-
-
-def test_masked_coordinates_get_noise_only_if_configured():
-    state = torch.full((200, 50), 100.0)
-    view, spared = (make(state, p_mask=0.5, everywhere=everywhere) for everywhere in (True, False))
-    is_masked = view < 50
-    assert (view[is_masked] != 0).all()
-    assert (spared[is_masked] == 0).all()
-    assert torch.equal(spared[~is_masked], view[~is_masked])
 
 
 def test_a_view_depends_on_the_state_of_the_generator_only():
@@ -114,7 +91,7 @@ def test_a_view_depends_on_the_state_of_the_generator_only():
 
 
 @pytest.mark.parametrize("everywhere", [True, False])
-@pytest.mark.parametrize("shape", [(20, 7), (16, 3), (33, 1)])
+@pytest.mark.parametrize("shape", [(1, 1), (20, 7), (16, 3), (33, 1)])
 def test_a_view_equals_one_that_is_computed_number_by_number(shape: tuple[int, int], everywhere: bool):
     state, generator = torch.randn(shape), torch.Generator().manual_seed(7)
     expected = looped_view(state, p_mask=0.3, sigma=0.5, noise_on_masked=everywhere, generator=generator)

@@ -1,58 +1,61 @@
-"""Losses and shares of a batch by numbers worked out by hand."""
+"""Parts of losses and statistics of a batch. `test_learner_twin` tests the losses of whole updates."""
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from emtc_core.learner.targets import (
     UNAVAILABLE_Q,
     Incentive,
-    IncentiveInputs,
-    episodic_control_error,
-    episodic_incentive,
     gate_ratios,
     greedy,
     make_incentive_inputs,
     masked_mean,
+    pack_stats,
     quantile_huber,
 )
+from tests.reference.dmix import huber_loss
 
 
-def test_the_share_that_the_gate_removed_counts_real_transitions_and_sizes_not_signs():
-    # removed: |3 - 1.5| + |-2 - 0| = 3.5 of |3| + |-2| + |1| = 6; the last transition is padding.
-    r_p = torch.tensor([[3.0, -2.0], [1.0, 50.0]])
-    beta = torch.tensor([[0.5, 0.0], [1.0, 0.0]])
-    mask = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
-    shares = gate_ratios(Incentive(r_p=r_p, gated=beta * r_p), beta, mask)
-    assert {name: [float(x) for x in pair] for name, pair in shares.items()} == {
-        "gate/incentive_removed": [3.5, 6.0],
-        "gate/closed_fraction": [1.0, 3.0],
+def test_the_ratios_of_the_gate_count_sizes_and_closed_gates_of_real_transitions():
+    # removed: |3 - 1.47| + |-2 - 0| = 3.53 of |3| + |-2| + |1| = 6; the last transition is padding; 0.5 is not closed.
+    r_p = torch.tensor([[3.0, -2.0], [1.0, 50.0], [0.0, 0.0]])
+    beta = torch.tensor([[0.49, 0.0], [1.0, 0.0], [0.5, 0.51]])
+    mask = torch.tensor([[1.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+    ratios = gate_ratios(Incentive(r_p=r_p, gated=beta * r_p), beta, mask)
+    assert {name: [float(x) for x in pair] for name, pair in ratios.items()} == {
+        "gate/incentive_removed": [pytest.approx(3.53), 6.0],
+        "gate/closed_fraction": [2.0, 5.0],
     }
 
 
-def test_a_half_open_gate_is_not_closed():
-    beta, one = torch.tensor([[0.1, 0.49, 0.5, 0.51]]), torch.ones(1, 4)
-    closed, whole = gate_ratios(Incentive(r_p=one, gated=one), beta, one)["gate/closed_fraction"]
-    assert (float(closed), float(whole)) == (2.0, 4.0)
+FLOATS = st.floats(-3, 3, width=32)
 
 
-def test_quantiles_are_pulled_up_by_their_fraction_and_down_by_the_rest():
-    # One fraction w = 0.25; errors 0.5 (above: weight w, half of its square) and -3 (below: weight 1 - w, size - 1/2).
-    fractions, quantiles = torch.tensor([[[0.25]]]), torch.tensor([[[1.0]]])
-    loss = quantile_huber(quantiles, fractions, torch.tensor([[[1.5, -2.0]]]))
-    assert loss.item() == pytest.approx((0.25 * 0.125 + 0.75 * 2.5) / 2)
+@given(
+    quantiles=st.lists(FLOATS, min_size=3, max_size=3),
+    targets=st.lists(FLOATS | st.sampled_from([-1.0, 0.0, 1.0]), min_size=4, max_size=4),
+)
+def test_the_quantile_loss_and_its_gradient_equal_those_of_the_slow_reference(
+    quantiles: list[float], targets: list[float]
+):
+    fractions = [0.25, 0.5, 0.9]
+    fast, slow = (torch.tensor(quantiles, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    loss = quantile_huber(
+        fast.view(1, 1, 3),
+        torch.tensor([[fractions]], dtype=torch.float64),
+        torch.tensor([[targets]], dtype=torch.float64),
+    )
+    expected = huber_loss(list(slow), fractions, targets)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-9, abs=1e-12)
+    loss.sum().backward()
+    expected.backward()
+    torch.testing.assert_close(fast.grad, slow.grad, rtol=1e-9, atol=1e-12)
 
 
-def test_the_two_pieces_of_the_quantile_loss_meet_at_one_and_its_weight_turns_at_zero():
-    fractions, quantiles = torch.tensor([[[0.25]]]), torch.tensor([[[0.0]]], requires_grad=True)
-    at_one = quantile_huber(quantiles, fractions, torch.tensor([[[1.0]]]))
-    assert at_one.item() == pytest.approx(0.25 * 0.5)
-    assert torch.autograd.grad(at_one.sum(), quantiles)[0].item() == pytest.approx(-0.25)
-    several = quantile_huber(torch.zeros(1, 1, 2), torch.tensor([[[0.25, 0.5]]]), torch.tensor([[[2.0, 2.0]]]))
-    assert several.item() == pytest.approx((0.25 + 0.5) * 1.5), "summed over fractions, a mean over targets"
-
-
-def test_means_leave_padding_out_and_an_empty_batch_is_zero():
+def test_a_mean_ignores_padding_and_is_zero_for_an_empty_batch():
     values = torch.tensor([[1.0, 3.0], [100.0, 5.0]])
     mask = torch.tensor([[1.0, 1.0], [0.0, 1.0]])
     assert masked_mean(values, mask).item() == 3.0
@@ -69,7 +72,7 @@ def test_the_greedy_action_is_the_best_that_is_available():
     assert greedy(q, torch.zeros(2, 3, dtype=torch.bool))[0].tolist() == [UNAVAILABLE_Q] * 2
 
 
-def test_what_a_miss_recalls_is_zero():
+def test_the_inputs_of_the_incentive_are_zero_at_a_miss():
     missing = np.array([[np.nan, 2.0]])
     inputs = make_incentive_inputs(missing, missing, np.array([[False, True]]))
     assert inputs.h_next.tolist() == inputs.rho_next.tolist() == [[0.0, 2.0]]
@@ -77,29 +80,19 @@ def test_what_a_miss_recalls_is_zero():
     assert inputs.h_next.dtype == inputs.rho_next.dtype == torch.float32
 
 
-@pytest.mark.parametrize(("mask_terminal", "last"), [(True, 0.0), (False, -0.5)])
-def test_the_incentive_is_weighed_by_the_gate_and_may_stop_at_the_end(mask_terminal: bool, last: float):
-    recalled = IncentiveInputs(torch.tensor([[4.0, 1.0]]), torch.tensor([[0.5, 1.0]]), torch.tensor([[True, True]]))
-    got = episodic_incentive(
-        recalled,
-        torch.tensor([[2.0], [2.0]]),
-        beta=torch.tensor([[0.5], [1.0]]),
-        terminated=torch.tensor([[0.0], [1.0]]),
-        gamma=0.5,
-        clamp="none",
-        mask_terminal=mask_terminal,
-    )
-    assert got.r_p.tolist() == [[0.5], [last]]
-    assert got.gated.tolist() == [[0.25], [last]]
-
-
-def test_the_episodic_error_bootstraps_from_the_memory_where_it_found_a_node():
-    recalled = IncentiveInputs(torch.tensor([[4.0, 4.0, 4.0]]), torch.ones(1, 3), torch.tensor([[True, False, True]]))
-    error = episodic_control_error(
-        torch.full((3, 1), 0.5),
-        recalled,
-        reward=torch.ones(3, 1),
-        terminated=torch.tensor([[0.0], [0.0], [1.0]]),
-        gamma=0.5,
-    )
-    assert error.flatten().tolist() == [2.5, 0.0, 0.5]
+def test_statistics_of_an_update_are_read_by_name_as_values_ratios_and_errors_of_episodes():
+    values = {"train/loss": torch.tensor(1.5), "train/grad_norm": torch.tensor(2.5)}
+    ratios = {
+        "gate/incentive_removed": (torch.tensor(3.0), torch.tensor(6.0)),
+        "gate/closed_fraction": (torch.tensor(1.0), torch.tensor(4.0)),
+    }
+    stats = pack_stats(values, ratios=ratios, episode_error=torch.tensor([7.0, 8.0]))
+    assert dict(stats) == values
+    assert len(stats) == 2
+    assert stats.read() == {"train/loss": 1.5, "train/grad_norm": 2.5}
+    assert stats.ratios == ratios
+    assert stats.read_ratios() == {"gate/incentive_removed": (3.0, 6.0), "gate/closed_fraction": (1.0, 4.0)}
+    assert stats.episode_error.tolist() == [7.0, 8.0]
+    with pytest.raises(KeyError, match="gate/closed_fraction"):
+        stats["gate/closed_fraction"]
+    assert pack_stats(values).episode_error.tolist() == []

@@ -15,7 +15,7 @@ from tests.errors import raises
 NOTHING = np.zeros(0)
 
 
-def test_the_linear_schedule_is_equation_12_and_hears_nothing() -> None:
+def test_the_linear_schedule_is_equation_12_whatever_was_observed() -> None:
     temperature = Temperature(GateConfig(), t_max=2000)
     temperature.observe(np.full(50, 100.0), np.arange(50.0))
     np.testing.assert_allclose([temperature.at(s) for s in (0, 500, 1000, 5000)], [1.2, 0.9, 0.6, 0.6])
@@ -35,7 +35,7 @@ def test_the_adaptive_schedule_is_the_quantile_between_both_ends(monkeypatch: py
 
 
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=40), st.sampled_from(["return", "spread"]))
-def test_beta_tends_to_1_as_delta_vanishes_whatever_was_observed(errors: list[float], unit: str) -> None:
+def test_beta_tends_to_1_as_delta_tends_to_0_whatever_was_observed(errors: list[float], unit: str) -> None:
     gate = GateConfig(schedule="adaptive", tau_unit=unit)
     temperature = Temperature(gate, t_max=1)
     temperature.observe(np.array(errors), np.linspace(0, 1, len(errors)))
@@ -59,14 +59,14 @@ def test_measured_in_spreads_the_gates_do_not_depend_on_the_scale_of_rewards(sca
     np.testing.assert_allclose(*betas, rtol=1e-6)
 
 
-def test_returns_that_are_all_equal_leave_the_unit_alone() -> None:
+def test_equal_returns_do_not_change_the_unit() -> None:
     temperature = Temperature(GateConfig(tau_unit="spread"), t_max=100)
     temperature.observe(np.zeros(5), np.full(5, 3.0))
     assert temperature.at(0) == 1.2
 
 
 @pytest.mark.parametrize("gate", [GateConfig(schedule="adaptive"), GateConfig(tau_unit="spread")])
-def test_a_restored_temperature_goes_on_as_if_never_stopped(gate: GateConfig) -> None:
+def test_a_restored_temperature_continues_exactly(gate: GateConfig) -> None:
     rng = np.random.default_rng(1)
     whole, second = Temperature(gate, t_max=100), Temperature(gate, t_max=100)
     whole.observe(rng.exponential(size=300), rng.normal(size=300))
@@ -77,6 +77,6 @@ def test_a_restored_temperature_goes_on_as_if_never_stopped(gate: GateConfig) ->
     assert whole.at(60) == second.at(60)
 
 
-def test_before_the_write_nothing_is_written_yet() -> None:
+def test_a_gate_before_the_write_cannot_read_the_written_nodes() -> None:
     with raises(ValidationError, key="gate.lookup", value="written", related=("gate.timing",)):
         GateConfig(lookup="written", timing="before_write")

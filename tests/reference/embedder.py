@@ -23,37 +23,42 @@ def looped_reconstruction(
     return on_return / len(h), on_state / len(h)
 
 
-def looped_info_nce(anchor: list[list[float]], candidate: list[list[float]], tau_cl: float) -> float:
-    """Mean over anchors of -log softmax at the own view (Eq. 6)."""
+def looped_info_nce(anchor: list[list[float]], candidate: list[list[float]], tau_cl: float) -> tuple[float, float]:
+    """Mean over anchors of -log softmax at the own view, and fraction of anchors most similar to it (Eq. 6)."""
 
     def similarity(a: list[float], b: list[float]) -> float:
         dot = sum(p * q for p, q in zip(a, b, strict=True))
         return dot / math.sqrt(sum(p * p for p in a)) / math.sqrt(sum(q * q for q in b))
 
-    loss = 0.0
+    loss, hits = 0.0, 0
     for i, a in enumerate(anchor):
         scores = [math.exp(similarity(a, c) / tau_cl) for c in candidate]
         loss -= math.log(scores[i] / sum(scores))
-    return loss / len(anchor)
+        hits += scores[i] == max(scores)
+    return loss / len(anchor), hits / len(anchor)
 
 
-def looped_refit(embedder: Embedder, state: Tensor, t: Tensor, h: Tensor) -> None:
-    """Algorithm 1 without augmentation: row by row, with Adam and the clip written out. Changes the embedder."""
+def looped_refit(embedder: Embedder, state: Tensor, t: Tensor, h: Tensor) -> int:
+    """Algorithm 1 without augmentation: row by row, with Adam and the clip written out.
+
+    Changes the embedder and returns the number of updates. Fewer nodes than a batch are one update.
+    """
     c = embedder.config
+    batch, n_updates = min(c.batch, len(h)), max(1, len(h) // c.batch)
     moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in embedder.parameters]
-    for update in range(len(h) // c.batch):
-        rows = range(update * c.batch, (update + 1) * c.batch)
+    for update in range(n_updates):
+        rows = range(update * batch, (update + 1) * batch)
         loss = torch.zeros(())
         anchors = []
         for j in rows:
             time = (t[j] / embedder.episode_limit).reshape(1, 1)
             x = embedder.encoder(state[j : j + 1], time)
             s_hat, h_hat = embedder.decoder(x, time)
-            loss = loss + ((h[j] - h_hat[0]) ** 2 + c.lambda_rcon * ((state[j] - s_hat[0]) ** 2).sum()) / c.batch
+            loss = loss + ((h[j] - h_hat[0]) ** 2 + c.lambda_rcon * ((state[j] - s_hat[0]) ** 2).sum()) / batch
             anchors.append(x[0] / x[0].norm())
-        for i in range(c.batch):
-            scores = torch.stack([(anchors[i] * anchors[k]).sum() / c.tau_cl for k in range(c.batch)])
-            loss = loss - c.lambda_cl * torch.log_softmax(scores, dim=0)[i] / c.batch
+        for i in range(batch):
+            scores = torch.stack([(anchors[i] * anchors[k]).sum() / c.tau_cl for k in range(batch)])
+            loss = loss - c.lambda_cl * torch.log_softmax(scores, dim=0)[i] / batch
         gradients = torch.autograd.grad(loss, embedder.parameters)
         norm = math.sqrt(sum(float((g**2).sum()) for g in gradients))
         shrink = min(1.0, c.grad_clip / (norm + 1e-6))
@@ -63,6 +68,7 @@ def looped_refit(embedder: Embedder, state: Tensor, t: Tensor, h: Tensor) -> Non
             v.mul_(0.999).add_(0.001 * g**2)
             m_hat, v_hat = m / (1 - 0.9 ** (update + 1)), v / (1 - 0.999 ** (update + 1))
             parameter.data -= c.lr * m_hat / (v_hat.sqrt() + 1e-8)
+    return n_updates
 
 
 def looped_return_unit(refits: list[list[float]]) -> float:
