@@ -7,8 +7,8 @@ Explored by `search`, the same in every run of these tests, on SQLite and Postgr
 - two runs, 10 orders of 25 acts drawn by hypothesis.
 
 An act is one of `acts`. After each act `Life.check` holds, and from each new state `Life.all_are_taken`. The default
-run tries orders that are one act shorter, on SQLite, and finds planted faults, each from the place where it has effects.
-The slow tests go one act deeper and draw 300 orders.
+run tries orders that are one act shorter, on SQLite, and finds planted faults, each from one of the places. The slow
+tests go one act deeper and draw 300 orders.
 """
 
 import logging
