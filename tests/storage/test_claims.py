@@ -116,11 +116,11 @@ def test_a_returned_run_waits_and_its_former_owner_writes_nothing(db: Database, 
     ):
         with pytest.raises(RunStateError, match=claim.run_id):
             write()
-    again = claim_one(claimer)
-    assert (again.run_id, again.resume) == (claim.run_id, True)
     with db.read() as connection:
         waiting = connection.exec_driver_sql("SELECT count(*) FROM commands WHERE acknowledged_at IS NULL").scalar()
     assert waiting == 0
+    again = claim_one(claimer)
+    assert (again.run_id, again.resume) == (claim.run_id, True)
 
 
 @pytest.mark.parametrize("wish", ["stop", "acknowledged stop", "pause", "stop the sweep"])

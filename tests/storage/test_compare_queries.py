@@ -1,11 +1,14 @@
 """Curves of several runs in one answer, on both databases."""
 
+from collections.abc import Callable
+
 import pytest
 from sqlalchemy import update
 
 from storage.engine import Database
 from storage.models import Evaluation
 from storage.queries import curves, runs
+from storage.queries.run_search import runs_by_id
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from tests.storage.records import CONFIG, make_evaluation
@@ -53,9 +56,20 @@ def test_metrics_that_were_logged_are_offered_those_of_environments_and_users_la
     assert curves.list_logged_metrics(db, []) == []
 
 
-def test_rows_come_in_the_order_of_their_ids_and_strangers_are_left_out(db: Database, two_runs: list[str]) -> None:
-    rows = runs.get_rows(db, [two_runs[1], "stranger", two_runs[0]])
-    assert [(row.id, row.seed) for row in rows] == [(two_runs[1], 2), (two_runs[0], 1)]
+def get_ids_of_rows(db: Database, run_ids: list[str]) -> list[str]:
+    return [row.id for row in runs.get_rows(db, run_ids)]
+
+
+def get_ids_of_table(db: Database, run_ids: list[str]) -> list[str]:
+    return runs_by_id(db, run_ids)["id"].tolist()
+
+
+@pytest.mark.parametrize("get_ids", [get_ids_of_rows, get_ids_of_table])
+def test_runs_are_read_in_the_order_of_the_given_ids_without_unknown_ones(
+    db: Database, two_runs: list[str], get_ids: Callable[[Database, list[str]], list[str]]
+) -> None:
+    asked = [two_runs[1], "unknown", two_runs[0]]
+    assert get_ids(db, asked) == [two_runs[1], two_runs[0]]
 
 
 def test_a_sparkline_has_few_points_robust_ones_if_all_evaluations_have_one(db: Database, two_runs: list[str]) -> None:
