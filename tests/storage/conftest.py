@@ -61,5 +61,13 @@ def db(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.fixture
+def sqlite_db(ready_sqlite_url: str) -> Iterator[Database]:
+    """An open SQLite database with its tables and no rows; a file overrides `db` with it if one database is enough."""
+    database = open_database(ready_sqlite_url)
+    yield database
+    database.dispose()
+
+
+@pytest.fixture
 def run_id(db: Database) -> str:
     return create_run(db, CONFIG, target_steps=1000, versions={"emtc-lab": "0.1.0"})

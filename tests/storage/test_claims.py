@@ -1,10 +1,11 @@
 """Runs are claimed by workers of several machines and returned, on both databases: never by two, and no wish undone."""
 
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import func, update
 
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database, open_database
@@ -80,13 +81,23 @@ def test_of_many_workers_each_run_has_one(url: str) -> None:
     db.dispose()
 
 
-def test_no_more_runs_of_a_sweep_are_claimed_than_may_train_at_once(db: Database, claimer: RunClaimer) -> None:
-    save(db, "aaaa0000", 4)
-    claims = [claim for _ in range(3) if (claim := claimer.claim_in_sweep("aaaa0000", jobs=3))]
-    assert claimer.claim_in_sweep("aaaa0000", jobs=3) is None
+def test_runs_of_a_sweep_are_claimed_in_the_order_of_the_plan_and_no_more_than_may_train_at_once(
+    db: Database, claimer: RunClaimer
+) -> None:
+    save(db, "aaaa0000", 6)
+    claims = [claim for _ in range(4) if (claim := claimer.claim_in_sweep("aaaa0000", jobs=3))]
+    assert [find_run(db, claim.run_id).name for claim in claims] == [f"aaaa0000 {i}" for i in range(3)]
+    assert not any(claim.resume for claim in claims)
     start(db, claims[0])
+    assert claimer.claim_in_sweep("aaaa0000", jobs=3) is None
     finish_run(db, claims[0].run_id, "finished", token=claims[0].token)
     assert claimer.claim_in_sweep("aaaa0000", jobs=3) is not None
+    with db.transaction() as connection:
+        connection.execute(
+            update(Run).where(Run.id == claims[1].run_id).values(status="paused", heartbeat_at=func.now())
+        )
+    assert claimer.claim_in_sweep("aaaa0000", jobs=3) is not None, "a paused run does not count"
+    assert claimer.claim_in_sweep("aaaa0000", jobs=3) is None
 
 
 def test_a_returned_run_waits_and_its_former_owner_writes_nothing(db: Database, claimer: RunClaimer) -> None:
@@ -99,22 +110,17 @@ def test_a_returned_run_waits_and_its_former_owner_writes_nothing(db: Database, 
     assert (row.live_status, row.owner_token, row.pid) == ("queued", None, None)
     with pytest.raises(RunStateError, match=claim.run_id), db.transaction() as connection:
         check_owned(connection, claim.run_id, claim.token)
-    with pytest.raises(RunStateError, match=claim.run_id):
-        finish_run(db, claim.run_id, "stopped", token=claim.token)
-    again = claim_one(claimer)
-    assert (again.run_id, again.resume) == (claim.run_id, True)
+    for write in (
+        lambda: finish_run(db, claim.run_id, "stopped", token=claim.token),
+        lambda: return_to_queue(db, claim.run_id, token=claim.token, is_launcher=True),
+    ):
+        with pytest.raises(RunStateError, match=claim.run_id):
+            write()
     with db.read() as connection:
         waiting = connection.exec_driver_sql("SELECT count(*) FROM commands WHERE acknowledged_at IS NULL").scalar()
     assert waiting == 0
-
-
-def test_a_returned_run_leaves_the_queue_when_a_user_stops_it(db: Database, claimer: RunClaimer) -> None:
-    save(db, "aaaa0000", 1)
-    claim = claim_one(claimer)
-    start(db, claim)
-    return_to_queue(db, claim.run_id, token=claim.token)
-    assert "removed from the queue" in request_stop(db, claim.run_id)
-    assert claimer.claim_next() is None
+    again = claim_one(claimer)
+    assert (again.run_id, again.resume) == (claim.run_id, True)
 
 
 @pytest.mark.parametrize("wish", ["stop", "acknowledged stop", "pause", "stop the sweep"])
@@ -152,16 +158,6 @@ def test_a_trainer_does_not_return_a_run_that_it_has_not_started(db: Database, c
     assert find_run(db, claim.run_id).host == host, "the machine that has its checkpoints"
 
 
-def test_a_run_that_has_ended_cannot_be_returned(db: Database, claimer: RunClaimer) -> None:
-    save(db, "aaaa0000", 1)
-    claim = claim_one(claimer)
-    start(db, claim)
-    finish_run(db, claim.run_id, "finished", token=claim.token)
-    with pytest.raises(RunStateError, match=claim.run_id):
-        return_to_queue(db, claim.run_id, token=claim.token, is_launcher=True)
-    assert find_run(db, claim.run_id).live_status == "finished"
-
-
 def test_runs_of_stopped_sweeps_and_lost_runs_without_a_sweep_are_not_claimed(
     db: Database, claimer: RunClaimer
 ) -> None:
@@ -191,16 +187,7 @@ def test_a_worker_takes_over_a_lost_run_only_after_a_longer_silence(db: Database
     assert claim_one(claimer).run_id == claim.run_id
 
 
-def test_a_worker_takes_over_no_run_soon_after_it_could_not_reach_the_database(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    time_s = 1000.0
-    claimer = RunClaimer(db, monotonic=lambda: time_s)
-    save(db, "aaaa0000", 2)
-    claim = claim_one(claimer)
-    start(db, claim)
-    silence(db, claim.run_id)
-
+def fail_to_read(claimer: RunClaimer, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise StorageError("The server does not answer.")
 
@@ -208,23 +195,28 @@ def test_a_worker_takes_over_no_run_soon_after_it_could_not_reach_the_database(
         patch.setattr(Database, "read", fail)
         with pytest.raises(StorageError):
             claimer.check_database()
-    assert claim_one(claimer).run_id != claim.run_id, "a queued run can be claimed at once"
-    assert claimer.claim_next() is None
-    assert claimer.has_pending_lost_run
-    time_s += TAKEOVER_AFTER_S
-    assert claim_one(claimer).run_id == claim.run_id
 
 
-def test_a_worker_takes_over_no_run_soon_after_its_machine_was_suspended(db: Database) -> None:
+def suspend(claimer: RunClaimer, monkeypatch: pytest.MonkeyPatch) -> None:
+    claimer._looked_at = datetime.now(UTC) - timedelta(hours=1)
+
+
+@pytest.mark.parametrize("interrupt", [fail_to_read, suspend])
+def test_a_worker_takes_over_no_run_soon_after_an_outage_or_a_suspension_of_its_machine(
+    db: Database, monkeypatch: pytest.MonkeyPatch, interrupt: Callable[[RunClaimer, pytest.MonkeyPatch], None]
+) -> None:
     time_s = 1000.0
     claimer = RunClaimer(db, monotonic=lambda: time_s)
-    save(db, "aaaa0000", 1)
+    save(db, "aaaa0000", 2)
     claim = claim_one(claimer)
     start(db, claim)
     silence(db, claim.run_id)
-    claimer._looked_at = datetime.now(UTC) - timedelta(hours=1)
+    interrupt(claimer, monkeypatch)
+    assert claim_one(claimer).run_id != claim.run_id, "a queued run can be claimed at once"
+    time_s += TAKEOVER_AFTER_S - 0.1
     assert claimer.claim_next() is None
-    time_s += TAKEOVER_AFTER_S
+    assert claimer.has_pending_lost_run
+    time_s += 0.1
     assert claim_one(claimer).run_id == claim.run_id
 
 

@@ -1,12 +1,14 @@
 """Curves of several runs in one answer, on both databases."""
 
-import pandas as pd
+from collections.abc import Callable
+
 import pytest
-from sqlalchemy import event, func, select, update
+from sqlalchemy import update
 
 from storage.engine import Database
 from storage.models import Evaluation
 from storage.queries import curves, runs
+from storage.queries.run_search import runs_by_id
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from tests.storage.records import CONFIG, make_evaluation
@@ -42,55 +44,41 @@ def test_metrics_are_averaged_within_a_stretch_of_steps(db: Database, two_runs: 
     assert sorted(whole[["env_step", "value"]].to_numpy().tolist()) == [[20, 15.0], [40, 15.0]]
 
 
-def test_only_numbers_that_were_logged_are_offered(db: Database, two_runs: list[str]) -> None:
+def test_metrics_that_were_logged_are_offered_those_of_environments_and_users_last(
+    db: Database, two_runs: list[str]
+) -> None:
+    run_id = create_run(db, CONFIG, target_steps=1000, versions={})
+    recorder = DatabaseRecorder(db, run_id)
+    recorder.record_metrics(10, {"user/best": 1.0, "env/distance": 2.0, "train/loss": 3.0})
+    recorder.close()
+    assert curves.list_logged_metrics(db, [*two_runs, run_id]) == ["train/loss", "env/distance", "user/best"]
     assert curves.list_logged_metrics(db, two_runs) == ["train/loss"]
     assert curves.list_logged_metrics(db, []) == []
 
 
-def test_numbers_of_environments_and_ones_own_are_offered_last(db: Database, two_runs: list[str]) -> None:
-    run_id = create_run(db, CONFIG, target_steps=1000, versions={})
-    recorder = DatabaseRecorder(db, run_id)
-    recorder.record_metrics(10, {"user/best": 1.0, "env/distance": 2.0, "train/loss": 3.0})
-    with pytest.raises(ValueError, match="mine/best"):
-        recorder.record_metrics(20, {"mine/best": 1.0})
-    recorder.close()
-    assert curves.list_logged_metrics(db, [*two_runs, run_id]) == ["train/loss", "env/distance", "user/best"]
-    assert curves.list_logged_metrics(db, two_runs) == ["train/loss"]
+def get_ids_of_rows(db: Database, run_ids: list[str]) -> list[str]:
+    return [row.id for row in runs.get_rows(db, run_ids)]
 
 
-def test_an_answer_about_no_run_has_the_types_of_a_full_one(db: Database, two_runs: list[str]) -> None:
-    for full, none in (
-        (curves.evaluation_curves(db, two_runs), curves.evaluation_curves(db, [])),
-        (curves.metric_curves(db, two_runs, "train/loss"), curves.metric_curves(db, [], "train/loss")),
-    ):
-        pd.testing.assert_series_equal(full.dtypes, none.dtypes)
+def get_ids_of_table(db: Database, run_ids: list[str]) -> list[str]:
+    return runs_by_id(db, run_ids)["id"].tolist()
 
 
-def test_a_figure_of_many_runs_is_one_statement(db: Database, two_runs: list[str]) -> None:
-    said: list[str] = []
-    event.listen(db.reader, "before_cursor_execute", lambda *call: said.append(call[2]))
-    curves.evaluation_curves(db, two_runs)
-    curves.metric_curves(db, two_runs, "train/loss")
-    assert len([statement for statement in said if statement.startswith("SELECT")]) == 2
+@pytest.mark.parametrize("get_ids", [get_ids_of_rows, get_ids_of_table])
+def test_runs_are_read_in_the_order_of_the_given_ids_without_unknown_ones(
+    db: Database, two_runs: list[str], get_ids: Callable[[Database, list[str]], list[str]]
+) -> None:
+    asked = [two_runs[1], "unknown", two_runs[0]]
+    assert get_ids(db, asked) == [two_runs[1], two_runs[0]]
 
 
-def test_rows_come_in_the_order_of_their_ids_and_strangers_are_left_out(db: Database, two_runs: list[str]) -> None:
-    rows = runs.get_rows(db, [two_runs[1], "stranger", two_runs[0]])
-    assert [(row.id, row.seed) for row in rows] == [(two_runs[1], 2), (two_runs[0], 1)]
-
-
-def test_a_sparkline_has_few_points_and_all_runs_come_in_one_statement(db: Database, two_runs: list[str]) -> None:
-    said: list[str] = []
-    event.listen(db.reader, "before_cursor_execute", lambda *call: said.append(call[2]))
-    lines = curves.win_rate_sparklines(db, [*two_runs, "none"], points=40)
-    assert lines == {two_runs[0]: [0.25], two_runs[1]: [0.25, 0.25]}, "robust; of each fortieth of the training length"
-    assert len([statement for statement in said if statement.startswith("SELECT")]) == 1
+def test_a_sparkline_has_few_points_robust_ones_if_all_evaluations_have_one(db: Database, two_runs: list[str]) -> None:
+    first, second = two_runs
+    assert curves.win_rate_sparklines(db, [*two_runs, "none"], points=40) == {first: [0.25], second: [0.25, 0.25]}
     with db.transaction() as connection:
-        last = select(func.max(Evaluation.env_step)).where(Evaluation.run_id == two_runs[1]).scalar_subquery()
-        without_robust = update(Evaluation).where(Evaluation.run_id == two_runs[1], Evaluation.env_step == last)
-        connection.execute(without_robust.values(robust_win_rate=None))
-    greedy = curves.win_rate_sparklines(db, two_runs, points=40)
-    assert greedy == {two_runs[0]: [0.25], two_runs[1]: [0.5, 0.5]}
+        last = (Evaluation.run_id == second, Evaluation.env_step == 40)
+        connection.execute(update(Evaluation).where(*last).values(robust_win_rate=None))
+    assert curves.win_rate_sparklines(db, two_runs, points=40) == {first: [0.25], second: [0.5, 0.5]}
 
 
 def test_progress_adds_the_steps_of_each_report_divided_by_its_value(db: Database) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ from storage.maintenance.sizes import measure_sizes
 from storage.maintenance.thin import Thinning, thin_run
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, finish_run, start_run
-from storage.runs.labels import note_runs
 from storage.runs.removal import remove_run
 from tests.require import require
 from tests.storage.records import CONFIG, ME, record_everything
@@ -60,44 +59,45 @@ def fill(disk: Path) -> None:
             assert os.statvfs(disk).f_bfree == 0
 
 
-def test_a_backup_leaves_a_full_disk_for_another_one(full: tuple[Database, str], tmp_path: Path) -> None:
+def test_everything_is_read_and_copied_to_another_disk(full: tuple[Database, str], tmp_path: Path) -> None:
     db, run_id = full
-    assert db.path is not None
+    assert list_runs(db)["id"].tolist() == [run_id]
+    assert check_run(db, run_id) == []
+    assert measure_sizes(db).runs[0].run_id == run_id
     copy = open_database(f"sqlite:///{back_up_database(db, tmp_path / 'copy.db')}")
     assert list_runs(copy)["id"].tolist() == [run_id]
     assert check_run(copy, run_id) == []
     copy.dispose()
 
 
-def test_everything_is_read_and_what_writes_says_that_the_disk_is_full(full: tuple[Database, str]) -> None:
-    db, run_id = full
-    assert list_runs(db)["id"].tolist() == [run_id]
-    assert check_run(db, run_id) == []
-    assert measure_sizes(db).runs[0].run_id == run_id
-    with pytest.raises(StorageError, match="full"):
-        create_run(db, {**CONFIG, "filler": "x" * 8_000_000}, target_steps=1, versions={})  # more than the free log
-    assert check_run(db, run_id) == []
+def create(db: Database) -> None:
+    create_run(db, {**CONFIG, "filler": "x" * 8_000_000}, target_steps=1, versions={})  # more than the free log
 
 
-def test_a_database_that_nobody_uses_says_that_the_disk_is_full(full: tuple[Database, str]) -> None:
-    db, _ = full
+def open_again(db: Database) -> None:
     db.dispose()
     assert db.path is not None
     fill(db.path.parent)
+    open_database(db.url)
+
+
+@pytest.mark.parametrize("write", [create, open_again])
+def test_an_action_that_writes_reports_that_the_disk_is_full(
+    full: tuple[Database, str], write: Callable[[Database], None]
+) -> None:
     with pytest.raises(StorageError, match="full"):
-        open_database(db.url)
+        write(full[0])
 
 
-def test_a_thinning_of_the_checkpoints_makes_room(full: tuple[Database, str]) -> None:
-    db, run_id = full
+def thin(db: Database, run_id: str) -> None:
     everything = Thinning(trajectories=True, transitions=True, checkpoints=True)
     assert str(thin_run(db, run_id, everything)) != "nothing"
     assert str(thin_run(db, run_id, everything)) == "nothing"
     assert check_run(db, run_id) == []
-    note_runs(db, [run_id], "there is room again")
 
 
-def test_a_run_is_deleted(full: tuple[Database, str]) -> None:
+@pytest.mark.parametrize("remove", [thin, remove_run])
+def test_a_removal_makes_room(full: tuple[Database, str], remove: Callable[[Database, str], None]) -> None:
     db, run_id = full
-    remove_run(db, run_id)
-    assert list_runs(db).empty
+    remove(db, run_id)
+    create_run(db, CONFIG, target_steps=1, versions={})

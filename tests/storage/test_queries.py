@@ -1,45 +1,29 @@
 """Queries against rows written by hand, on both databases."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
-from sqlalchemy import insert, text, update
+from sqlalchemy import insert
 
 from emtc_core.errors import StorageError
 from storage.engine import Database
-from storage.models import Base, EpisodeRow, MetricRow, Run, Transition
+from storage.models import EpisodeRow, MetricRow
 from storage.projections import create_job, get_job, list_jobs, save_projection, update_job
 from storage.queries import curves, episodes, gate, memory, projections
 from storage.queries.episode_search import find_playbacks
-from storage.queries.runs import list_runs
 from storage.recording.writer import DatabaseRecorder
-from storage.runs.changes import create_run
-from storage.runs.rows import find_run, summarize_bucket
 from tests.storage.records import (
-    CONFIG,
     make_episode,
     make_evaluation,
     make_gate_stats,
     make_snapshot,
     record_episodes,
+    record_everything,
 )
-
-
-def write_transitions(db: Database, run_id: str, steps: int) -> None:
-    """delta_mem = env_step, beta = 1 / env_step, tau = 2; every tenth step is a miss."""
-    rows = [
-        {"run_id": run_id, "env_step": step, "episode": 1, "t": step - 1, "reward": 0.0, "tau": 2.0}
-        | {"delta_mem": None if step % 10 == 0 else float(step), "beta": 0.0 if step % 10 == 0 else 1 / step}
-        for step in range(1, steps + 1)
-    ]
-    with db.transaction() as connection:
-        connection.execute(insert(Transition), rows)
-        connection.execute(update(Run).where(Run.id == run_id).values(env_steps=steps))
-        for bucket in range(-(-steps // 1000)):
-            summarize_bucket(connection, run_id, bucket)
 
 
 def test_evaluations_come_in_order_and_after_a_step(db: Database, run_id: str) -> None:
@@ -55,75 +39,68 @@ def test_evaluations_come_in_order_and_after_a_step(db: Database, run_id: str) -
     assert curves.evaluations(db, run_id, after=10)["env_step"].tolist() == [20, 30]
 
 
-def test_an_empty_answer_has_the_types_of_a_full_one(db: Database, run_id: str) -> None:
-    empty = (
-        curves.evaluations(db, run_id),
-        curves.metric_points(db, run_id, ["train/loss"]),
-        gate.gate_stats(db, run_id),
-        find_playbacks(db, run_id).frame,
-        episodes.list_episodes(db, run_id),
-        memory.list_snapshots(db, run_id),
-    )
-    recorder = DatabaseRecorder(db, run_id)
-    record_episodes(recorder, 2)
-    recorder.record_evaluation(make_evaluation(20))
-    recorder.record_metrics(20, {"train/loss": 1.0})
-    recorder.record_gate_stats(make_gate_stats(20))
-    recorder.record_snapshot(make_snapshot(20, 2))
-    recorder.close()
-    full = (
-        curves.evaluations(db, run_id),
-        curves.metric_points(db, run_id, ["train/loss"]),
-        gate.gate_stats(db, run_id),
-        find_playbacks(db, run_id).frame,
-        episodes.list_episodes(db, run_id),
-        memory.list_snapshots(db, run_id),
-    )
-    for before, after in zip(empty, full, strict=True):
-        assert before.empty
-        assert not after.empty
-        assert dict(before.dtypes) == dict(after.dtypes)
+QUERIES: dict[str, Callable[[Database, str], pd.DataFrame]] = {
+    "evaluations": curves.evaluations,
+    "metric_points": lambda db, run_id: curves.metric_points(db, run_id, ["train/loss"]),
+    "gate_stats": gate.gate_stats,
+    "find_playbacks": lambda db, run_id: find_playbacks(db, run_id).frame,
+    "list_episodes": episodes.list_episodes,
+    "list_snapshots": memory.list_snapshots,
+    "evaluation_curves": lambda db, run_id: curves.evaluation_curves(db, [run_id]),
+    "metric_curves": lambda db, run_id: curves.metric_curves(db, [run_id], "train/loss"),
+}
 
 
-def test_a_long_curve_is_thinned_but_keeps_ends_and_spikes(db: Database, run_id: str) -> None:
-    values = np.sin(np.arange(5000) / 50)
-    values[[1234, 4321]] = (7.0, -7.0)
+@pytest.mark.parametrize("query", QUERIES)
+def test_an_empty_answer_has_the_types_of_a_full_one(db: Database, run_id: str, query: str) -> None:
+    empty = QUERIES[query](db, run_id)
+    record_everything(db, run_id)
+    full = QUERIES[query](db, run_id)
+    assert empty.empty
+    assert not full.empty
+    assert dict(empty.dtypes) == dict(full.dtypes)
+
+
+STEPS = np.arange(1, 5001)
+CURVES = {
+    "a curve with two spikes": np.where(STEPS == 1235, 7.0, np.where(STEPS == 4322, -7.0, np.sin(STEPS / 50))),
+    "a constant": np.full(5000, 0.6),
+    "two values": (STEPS % 2).astype(float),
+}
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_a_long_curve_is_thinned_but_keeps_ends_and_extremes(db: Database, run_id: str, curve: str) -> None:
+    values = CURVES[curve]
     rows = [
-        {"run_id": run_id, "env_step": step, "name": "train/loss", "value": float(value)}
-        for step, value in enumerate(values, start=1)
+        {"run_id": run_id, "env_step": step, "name": name, "value": value}
+        for step, value in zip(STEPS.tolist(), values.tolist(), strict=True)
+        for name in (["train/loss", "train/grad_norm"] if step == 5000 else ["train/loss"])
     ]
-    rows.append({"run_id": run_id, "env_step": 9999, "name": "train/grad_norm", "value": 3.0})
     with db.transaction() as connection:
         connection.execute(insert(MetricRow), rows)
     frame = curves.metric_points(db, run_id, ["train/loss", "train/grad_norm"], points=100)
-    loss = frame[frame["name"] == "train/loss"]
-    assert 50 <= len(loss) <= 100
-    assert {1, 1235, 4322, 5000} <= set(loss["env_step"])
-    assert loss["env_step"].is_monotonic_increasing
-    assert set(loss["n"]) == {5000}
-    assert (loss["value"] == values[loss["env_step"] - 1]).all()
-    assert frame[frame["name"] == "train/grad_norm"]["value"].tolist() == [3.0]
-    assert len(curves.metric_points(db, run_id, ["train/loss"], after=4990)) == 10
+    assert frame[frame["name"] == "train/grad_norm"]["value"].tolist() == [values[-1]]
+    frame = frame[frame["name"] == "train/loss"]
+    assert 49 <= len(frame) <= 100
+    assert frame["env_step"].is_monotonic_increasing
+    assert frame["env_step"].is_unique
+    assert {1, 5000} <= set(frame["env_step"])
+    assert (frame["value"].min(), frame["value"].max()) == (values.min(), values.max())
+    assert set(frame["n"]) == {5000}
+    assert (frame["value"] == values[frame["env_step"] - 1]).all()
+
+
+def test_metrics_are_selected_by_name_and_step(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id)
+    for step in range(1, 21):
+        recorder.record_metrics(step, {"train/loss": 1.0, "train/grad_norm": 2.0})
+    recorder.close()
+    frame = curves.metric_points(db, run_id, ["train/loss"], after=10)
+    assert frame["env_step"].tolist() == list(range(11, 21))
+    assert set(frame["name"]) == {"train/loss"}
     assert curves.metric_points(db, run_id, ["rollout/return"]).empty
     assert curves.metric_names(db, run_id) == ["train/grad_norm", "train/loss"]
-
-
-def test_a_curve_of_few_values_is_thinned_as_well(db: Database, run_id: str) -> None:
-    rows = [
-        {"run_id": run_id, "env_step": step, "name": name, "value": value}
-        for step in range(1, 3001)
-        for name, value in (("gate/tau", 0.6), ("rollout/win_rate", float(step % 2)))
-    ]
-    with db.transaction() as connection:
-        connection.execute(insert(MetricRow), rows)
-    frame = curves.metric_points(db, run_id, ["gate/tau", "rollout/win_rate"], points=100)
-    tau, wins = (frame[frame["name"] == name] for name in ("gate/tau", "rollout/win_rate"))
-    assert len(tau) <= 51
-    assert len(wins) <= 100
-    assert set(wins["value"]) == {0.0, 1.0}
-    for curve in (tau, wins):
-        assert (curve["env_step"].iloc[0], curve["env_step"].iloc[-1]) == (1, 3000)
-        assert curve["env_step"].is_unique
 
 
 def test_the_returns_of_a_run_that_goes_on_begin_as_they_were(db: Database, run_id: str) -> None:
@@ -142,35 +119,6 @@ def test_the_returns_of_a_run_that_goes_on_begin_as_they_were(db: Database, run_
     pd.testing.assert_frame_equal(after.iloc[:8], before)
     first = [row["episode_return"] for row in rows if row["first_env_step"] < 50]
     assert (after["episode_return"].iloc[0], after["episodes"].iloc[0]) == (sum(first) / len(first), len(first))
-
-
-def test_many_episodes_are_listed_in_the_order_asked_for(db: Database, run_id: str) -> None:
-    rows = [
-        {"run_id": run_id, "episode": e, "first_env_step": 10 * e, "length": 10, "episode_return": float(-e)}
-        | {"won": e % 2 == 0, "epsilon": 0.5, "trajectory": b""}
-        for e in range(1, 1001)
-    ]
-    with db.transaction() as connection:
-        connection.execute(insert(EpisodeRow), rows)
-    assert episodes.list_episodes(db, run_id, "episode_return", 3)["episode"].tolist() == [1000, 999, 998]
-    assert episodes.list_episodes(db, run_id, "-episode", 2)["first_env_step"].tolist() == [10_000, 9990]
-
-
-def test_the_recorder_keeps_the_sums_over_many_flushes(db: Database, run_id: str) -> None:
-    recorder = DatabaseRecorder(db, run_id, batch_steps=70, linger_s=0)
-    record_episodes(recorder, 400, length=7)
-    recorder.close()
-    names = [column.name for column in Base.metadata.tables["transition_summary"].columns]
-    with db.transaction() as connection:
-        kept = connection.execute(text("SELECT * FROM transition_summary ORDER BY bucket")).all()
-        connection.execute(text("DELETE FROM transition_summary"))
-        for bucket in range(3):
-            summarize_bucket(connection, run_id, bucket)
-        anew = connection.execute(text("SELECT * FROM transition_summary ORDER BY bucket")).all()
-    assert len(kept) == 3
-    for row, again in zip(kept, anew, strict=True):
-        for name, value, expected in zip(names, row, again, strict=True):
-            assert value == (expected if isinstance(expected, str) else pytest.approx(expected)), name
 
 
 def test_a_snapshot_is_read_sorted_by_slot_and_complete(db: Database, run_id: str) -> None:
@@ -278,11 +226,3 @@ def test_a_projection_job_is_made_once_and_its_death_is_seen(db: Database, run_i
     update_job(db, again.id, status="cancelled")
     update_job(db, again.id, status="running")
     assert [row.status for row in list_jobs(db, snapshot_id)] == ["cancelled", "lost"]
-
-
-def test_the_list_and_the_run_tell_the_same(db: Database) -> None:
-    run_id = create_run(db, CONFIG, target_steps=50, versions={"torch": "2"}, name="first", sweep_id="s1")
-    row, listed = find_run(db, run_id[:5]), list_runs(db).iloc[0]
-    assert (row.name, row.target_steps, row.versions, row.sweep_id) == ("first", 50, {"torch": "2"}, "s1")
-    assert (listed["name"], listed["target_steps"], listed["tags"]) == ("first", 50, [])
-    assert listed["created_at"] == row.created_at

@@ -4,11 +4,13 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from emtc_core.errors import StorageError
+from emtc_core.errors import RunStateError, StorageError
 from storage import retry
-from storage.engine import open_database
-from storage.retry import open_with_retry
+from storage.engine import Database, open_database
+from storage.retry import open_with_retry, retry_transient
+from storage.runs.changes import create_run, finish_run
 from tests.app_server import find_free_port
+from tests.storage.records import CONFIG
 
 AWAY = "postgresql://nobody@127.0.0.1:{port}/none"
 
@@ -19,27 +21,20 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "_RETRY_S", 0.05)
 
 
-def test_a_worker_waits_for_a_server_and_says_so_once() -> None:
+@pytest.mark.parametrize("end", ["patience", "cancel"])
+def test_a_worker_reports_once_that_it_waits_for_a_server_until_its_patience_ends_or_it_is_cancelled(end: str) -> None:
     told: list[str] = []
+    options = {"patience_s": 0.5} if end == "patience" else {"is_cancelled": lambda: bool(told)}
     with pytest.raises(StorageError, match="refused"):
-        open_with_retry(AWAY.format(port=find_free_port()), report=told.append, patience_s=1.0)
+        open_with_retry(AWAY.format(port=find_free_port()), report=told.append, **options)
     assert len(told) == 1
     assert "Retrying" in told[0]
-
-
-def test_whoever_is_told_to_leave_waits_no_longer() -> None:
-    told: list[str] = []
-    with pytest.raises(StorageError):
-        open_with_retry(AWAY.format(port=find_free_port()), report=told.append, is_cancelled=lambda: bool(told))
-    assert len(told) == 1
 
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("lost", [
     psycopg.OperationalError("FATAL:  the database system is starting up"),
-    psycopg.OperationalError("FATAL:  terminating connection due to administrator command"),
     psycopg.errors.AdminShutdown("terminating connection due to administrator command"),
-    psycopg.errors.CrashShutdown("terminating connection because of crash of another server process"),
 ], ids=lambda lost: type(lost).__name__)  # fmt: skip
 def test_a_server_that_comes_back_is_used(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, lost: psycopg.Error
@@ -64,3 +59,9 @@ def test_a_server_that_has_no_such_database_is_not_waited_for(postgres_url: str)
     wrong = make_url(postgres_url).set(database="nowhere").render_as_string(hide_password=False)
     with pytest.raises(StorageError, match="does not exist"):
         open_with_retry(wrong, report=pytest.fail)
+
+
+def test_an_error_that_is_not_temporary_is_raised_at_once(sqlite_db: Database) -> None:
+    run_id = create_run(sqlite_db, CONFIG, target_steps=1, versions={})
+    with pytest.raises(RunStateError):
+        retry_transient(sqlite_db, lambda: finish_run(sqlite_db, run_id, "finished", token="of another owner"))

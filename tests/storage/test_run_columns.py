@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from storage.models import SCHEMA_VERSION, Run
-from storage.queries.run_search import HOME_COLUMNS, SORTS
+from storage.queries.run_search import SORTS
 from storage.queries.search_terms import SEARCH_KEYS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,10 +77,8 @@ print(json.dumps({
 """
 
 
-@pytest.fixture(scope="module")
-def use(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """What a process sees of the column, in a tree where it was declared once."""
-    folder = tmp_path_factory.mktemp("tree")
+def use_in_a_tree_where_it_is_declared(folder: Path) -> dict[str, object]:
+    """What another process sees of the column."""
     shutil.copytree(ROOT / "storage", folder / "storage", ignore=shutil.ignore_patterns("__pycache__"))
     models = folder / "storage" / "models.py"
     text = models.read_text().replace(
@@ -99,21 +97,20 @@ def use(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_declared_column_is_searched_and_sorted(use: dict[str, object]) -> None:
-    assert (use["found"], use["listed"]) == (["high", "low"], [5, 1])
-
-
-def test_a_declared_column_is_in_bundles_and_in_the_python_interface(use: dict[str, object]) -> None:
-    assert (use["imported"], use["scripted"]) == (5, [5])
-
-
-def test_a_declared_column_is_on_home(use: dict[str, object]) -> None:
-    order = use["order"]
-    assert isinstance(order, list)
-    assert use["on_home"] == [0, 5, 1]
-    assert order == ["name", "gate", "priority", "tags"]
-    assert (use["label"], use["sort_label"], use["type"]) == ("Priority", "Priority", "number")
-    assert use["tooltip"] == "runs with a larger number matter more"
+@pytest.mark.ci
+def test_one_declaration_adds_a_column_to_searches_bundles_the_python_interface_and_home(tmp_path: Path) -> None:
+    assert use_in_a_tree_where_it_is_declared(tmp_path) == {
+        "found": ["high", "low"],
+        "listed": [5, 1],
+        "imported": 5,
+        "scripted": [5],
+        "on_home": [0, 5, 1],
+        "order": ["name", "gate", "priority", "tags"],
+        "label": "Priority",
+        "type": "number",
+        "tooltip": "runs with a larger number matter more",
+        "sort_label": "Priority",
+    }
 
 
 def test_keys_of_searches_and_orders_are_unique() -> None:
@@ -125,7 +122,3 @@ def test_keys_of_searches_and_orders_are_unique() -> None:
     )
     assert sorted([*searches, *computed[0]]) == sorted(SEARCH_KEYS)
     assert sorted([*sorts, *computed[1]]) == sorted(SORTS)
-
-
-def test_every_column_on_home_has_a_label() -> None:
-    assert all(column.label for column in HOME_COLUMNS.values())

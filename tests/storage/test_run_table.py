@@ -1,7 +1,5 @@
 """The runs table: search, filters, order and pages against looking at every run, and what runs are labelled with."""
 
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,21 +10,19 @@ from sqlalchemy import delete, insert
 
 from app.analysis.aggregates import compute_mu_w
 from emtc_core.errors import ConfigError, RunNotFoundError, RunStateError
-from storage.engine import Database, open_database
+from storage.engine import Database
 from storage.models import Evaluation, Run
 from storage.queries.curves import evaluations
 from storage.queries.gate_state import gate_state
-from storage.queries.run_search import SORTS, RunFilter, list_filter_options, matching_ids, run_page, runs_by_id
+from storage.queries.run_search import SORTS, RunFilter, list_filter_options, matching_ids, run_page
 from storage.queries.search_terms import MAX_TERMS
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.claims import claim_to_train, make_token
 from storage.runs.labels import check_tags, note_runs, set_visibility, tag_runs
-from storage.runs.removal import rewind_run
 from storage.runs.rows import find_run
-from tests.errors import raises
 from tests.reference import run_table as reference
-from tests.storage.records import CONFIG, ME, make_evaluation, record_episodes
+from tests.storage.records import CONFIG, ME, make_evaluation
 
 MADE_AT = datetime(2026, 1, 1, tzinfo=UTC)
 TAGS = ["paper", "bad idea", "50%_off", 'quo"te', "β", "Paper 2"]
@@ -139,7 +135,7 @@ def write(db: Database, rows: list[dict[str, Any]]) -> None:
 
 
 ANY_ORDER = st.sampled_from(["", *SORTS, *(f"-{name}" for name in SORTS)])
-AGAIN = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+AGAIN = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @AGAIN
@@ -175,53 +171,47 @@ def test_choices_are_what_the_runs_hold(db: Database, rows: list[dict[str, Any]]
     assert choices.tags == sorted({tag for run in rows for tag in run["tags"]})
 
 
-def test_active_runs_come_first_then_the_queue_of_a_sweep_then_ended_runs(db: Database) -> None:
-    at_work, ended, alone = (create_run(db, CONFIG, target_steps=10, versions={}) for _ in range(3))
-    start_run(db, at_work, **ME)
-    start_run(db, ended, **ME)
-    finish_run(db, ended, "finished")
-    waiting = [create_run(db, CONFIG, target_steps=10, versions={}, sweep_id="s") for _ in range(3)]
-    assert run_page(db).frame["id"].tolist() == [alone, at_work, *waiting[::-1], ended]
-
-
-def test_a_value_with_a_comma_is_found_whole(db: Database) -> None:
-    stored = create_run(db, CONFIG, target_steps=10, versions={}, name="one, two")
-    create_run(db, CONFIG, target_steps=10, versions={}, name="three")
-    assert matching_ids(db, RunFilter(text='name="one, two"')) == [stored]
-
-
 @pytest.mark.parametrize(
-    ("value", "matches"),
-    [("1000000", True), ("1000001", False), ("1e6", True), ("1000001.0", True), ("none", False), ("true", False)],
-)
-def test_a_number_is_found_in_each_of_its_forms(db: Database, value: str, matches: bool) -> None:
-    create_run(db, CONFIG, target_steps=10, versions={})
-    stored = create_run(db, CONFIG | {"memory": {"capacity": 1_000_000}}, target_steps=10, versions={})
-    assert matching_ids(db, RunFilter(text=f"memory.capacity={value}")) == ([stored] if matches else [])
-
-
-@pytest.mark.parametrize(("value", "matches"), [("none", True), ("null", True), ("0", False), ("false", False)])
-def test_a_setting_without_a_value_is_found_as_none_or_null(db: Database, value: str, matches: bool) -> None:
-    create_run(db, CONFIG | {"gate": {"tau_decay_steps": 500}}, target_steps=10, versions={})
-    stored = create_run(db, CONFIG | {"gate": {"tau_decay_steps": None}}, target_steps=10, versions={})
-    assert matching_ids(db, RunFilter(text=f"gate.tau_decay_steps={value}")) == ([stored] if matches else [])
-
-
-@pytest.mark.parametrize(
-    "text",
+    ("term", "matches"),
     [
-        "gate.enable=1",
-        "winrate>1",
-        "win_rate>high",
-        "name<b",
-        "train.lr>nan",
-        "a " * (MAX_TERMS + 1),
-        "seed=" + "1,2," * MAX_TERMS,
+        ('name="one, two"', True),
+        ("name=one", False),
+        ("memory.capacity=1000000", True),
+        ("memory.capacity=1000001", False),
+        ("memory.capacity=1e6", True),
+        ("memory.capacity=1000001.0", True),
+        ("memory.capacity=none", False),
+        ("memory.capacity=true", False),
+        ("gate.tau_decay_steps=none", True),
+        ("gate.tau_decay_steps=null", True),
+        ("gate.tau_decay_steps=0", False),
+        ("gate.tau_decay_steps=false", False),
     ],
 )
-def test_a_search_that_means_nothing_is_one_sentence(db: Database, text: str) -> None:
+def test_a_value_is_found_in_each_of_its_forms(db: Database, term: str, matches: bool) -> None:
+    create_run(db, CONFIG | {"gate": {"tau_decay_steps": 500}}, target_steps=10, versions={}, name="three")
+    config = CONFIG | {"memory": {"capacity": 1_000_000}, "gate": {"tau_decay_steps": None}}
+    stored = create_run(db, config, target_steps=10, versions={}, name="one, two")
+    assert matching_ids(db, RunFilter(text=term)) == ([stored] if matches else [])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"text": "gate.enable=1"},
+        {"text": "winrate>1"},
+        {"text": "win_rate>high"},
+        {"text": "name<b"},
+        {"text": "train.lr>nan"},
+        {"text": "a " * (MAX_TERMS + 1)},
+        {"text": "seed=" + "1,2," * MAX_TERMS},
+        {"sort": "config; DROP TABLE runs"},
+    ],
+    ids=lambda options: next(iter(options.values()))[:20],
+)
+def test_an_invalid_search_is_refused(db: Database, options: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
-        run_page(db, RunFilter(text=text))
+        run_page(db, RunFilter(text=options.get("text", "")), sort=options.get("sort", ""))
 
 
 @pytest.mark.parametrize(
@@ -230,18 +220,6 @@ def test_a_search_that_means_nothing_is_one_sentence(db: Database, text: str) ->
 def test_what_is_typed_is_never_sql(db: Database, run_id: str, text: str) -> None:
     assert run_page(db, RunFilter(text=text)).total == (text == '"')
     assert run_page(db).total == 1
-
-
-def test_an_order_that_there_is_not_is_refused(db: Database) -> None:
-    with raises(ConfigError, key="sort", value="config; DROP TABLE runs"):
-        run_page(db, sort="config; DROP TABLE runs")
-
-
-def test_runs_are_read_in_the_order_asked_for(db: Database) -> None:
-    ids = [create_run(db, CONFIG, target_steps=10, versions={}) for _ in range(4)]
-    asked = [ids[2], "zzzz", ids[0]]
-    assert runs_by_id(db, asked)["id"].tolist() == [ids[2], ids[0]]
-    assert runs_by_id(db, []).columns.tolist() == run_page(db).frame.columns.tolist()
 
 
 def test_tags_are_added_and_taken_away_from_all_or_none(db: Database) -> None:
@@ -297,7 +275,7 @@ RATES = st.integers(0, 1000).flatmap(lambda wins: st.integers(max(wins, 1), 1000
 """Wins among episodes. PostgreSQL refuses what underflows, as half of 5e-324 does, which no episodes give."""
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(curve=st.lists(st.tuples(st.integers(1, 5000), RATES), min_size=1, max_size=20))
 def test_the_stored_mu_w_is_the_defined_one(db: Database, curve: list[tuple[int, float]]) -> None:
     run_id = create_run(db, CONFIG, target_steps=10, versions={})
@@ -314,69 +292,10 @@ def test_the_stored_mu_w_is_the_defined_one(db: Database, curve: list[tuple[int,
     assert find_run(db, run_id).mu_w == pytest.approx(defined[-1], abs=1e-9)
 
 
-def test_a_rewind_takes_the_summary_back(db: Database, run_id: str) -> None:
-    start_run(db, run_id, **ME)
+@pytest.mark.parametrize("values", [{}, {"gate/beta_new": 0.5}, {"gate/beta_new": 0.5, "gate/incentive_removed": 0.2}])
+def test_the_stored_gate_is_the_judged_one(db: Database, run_id: str, values: dict[str, float]) -> None:
     recorder = DatabaseRecorder(db, run_id)
-    record_episodes(recorder, 3)
-    recorder.record_evaluation(make_evaluation(10, wins=1))
-    recorder.record_metrics(10, {"gate/beta_new": 0.5, "gate/incentive_removed": 0.0})
-    recorder.record_metrics(30, {"gate/beta_new": 0.5, "gate/incentive_removed": 0.4})
-    recorder.record_evaluation(make_evaluation(30, wins=3))
+    recorder.record_metrics(1, {"train/loss": 0.5, **values})
     recorder.close()
-    row = find_run(db, run_id)
-    assert (row.mu_w, row.gate_removed) == (pytest.approx(0.5), pytest.approx(0.2))
-    assert run_page(db).frame["gate"].tolist() == ["active"]
-    rewind_run(db, run_id, 10)
-    row = find_run(db, run_id)
-    assert (row.mu_w, row.gate_removed) == (0.25, 0.0)
-    rewind_run(db, run_id, 0)
-    row = find_run(db, run_id)
-    assert (row.mu_w, row.gate_removed) == (None, None)
-
-
-def test_the_stored_gate_is_the_judged_one(db: Database) -> None:
-    for values in ({}, {"gate/beta_new": 0.5}, {"gate/beta_new": 0.5, "gate/incentive_removed": 0.2}):
-        run_id = create_run(db, CONFIG, target_steps=10, versions={})
-        recorder = DatabaseRecorder(db, run_id)
-        recorder.record_metrics(1, {"train/loss": 0.5, **values})
-        recorder.close()
-        judged = gate_state(db, run_id)
-        shown = runs_by_id(db, [run_id])["gate"].iloc[0]
-        assert shown == (judged.state if judged else None)
-
-
-def test_a_configuration_that_is_no_json_matches_no_setting(ready_sqlite_url: str) -> None:
-    db = open_database(ready_sqlite_url)
-    create_run(db, CONFIG, target_steps=10, versions={})
-    with db.transaction() as connection:
-        connection.exec_driver_sql("UPDATE runs SET config = 'no json'")
-    assert run_page(db, RunFilter(text="gate.delta_scale=1")).total == 0
-    assert list_filter_options(db).presets == []
-    assert run_page(db).total == 1
-    db.dispose()
-
-
-COLUMN = """
-from sqlalchemy import Text
-from sqlalchemy.orm import mapped_column
-from storage.models import Run
-Run.toy = mapped_column("toy", Text, nullable=True)
-from storage.api import open_database
-from storage.queries.run_search import run_page, run_rows
-from storage.runs.changes import create_run
-from storage.runs.rows import find_run
-with open_database(URL, read_only=False) as db:
-    with db.transaction() as connection:
-        connection.exec_driver_sql("ALTER TABLE runs ADD COLUMN toy TEXT")
-    run_id = create_run(db, CONFIG, target_steps=10, versions={})
-    with db.transaction() as connection:
-        connection.exec_driver_sql("UPDATE runs SET toy = 'here'")
-    assert find_run(db, run_id).id == run_id == db.runs()["id"][0]
-    assert run_rows(db)[0][0]["toy"] == run_page(db).frame["toy"][0] == "here"
-"""
-
-
-def test_a_new_column_of_runs_is_listed_without_another_line(ready_sqlite_url: str) -> None:
-    program = f"URL, CONFIG = {ready_sqlite_url!r}, {CONFIG!r}{COLUMN}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    judged = gate_state(db, run_id)
+    assert run_page(db).frame["gate"].tolist() == [judged.state if judged else None]
