@@ -1,7 +1,6 @@
 """Learning curves over seeds: groups, lines, captions and facets; which runs count, and what is said of the others."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,11 +9,10 @@ from app.analysis.aggregates import Aggregation
 from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
 from app.analysis.curves import Curves
 from app.analysis.intervals import INTERVAL_LABELS
-from app.analysis.provenance import describe_runs, hash_config
 from app.analysis.quantities import find_quantity
 from app.figures.named.curves import draw_comparison, style_comparison
 from app.figures.render.lines_view import draw_chart
-from tests.app.curve_cases import RunCase, join, make_run, stored
+from tests.app.curve_cases import RunCase, join, make_run
 
 
 @pytest.fixture
@@ -78,12 +76,6 @@ def test_the_caption_says_statistic_band_seeds_and_the_order_of_averaging(compar
     assert BOOTSTRAP_COVERAGE in said
 
 
-def test_seeds_can_be_seen_as_faint_lines_outside_the_legend(comparison) -> None:
-    lines = draw_comparison(comparison, per_seed=True).panels[0].lines
-    assert [line.faint for line in lines] == [True, True, False]
-    assert [line.color for line in lines] == [lines[0].color] * 3
-
-
 def test_a_band_of_fractions_ends_at_0_and_1() -> None:
     seeds = [make_run(f"{seed}", [(0, 0.0), (10, rate)], seed=seed) for seed, rate in ((1, 0.0), (2, 1.0), (3, 1.0))]
     chart = draw_comparison(join(seeds))
@@ -112,13 +104,6 @@ def test_a_logged_number_is_drawn_without_its_missing_values() -> None:
     assert (panel.title, panel.unit) == ("train/loss, 3m", "return²")
     assert (line.x.tolist(), line.y.tolist()) == ([1, 4], [3.0, 5.0])
     assert [run.run_id for run in comparison.excluded] == ["b"]
-
-
-def test_provenance_names_run_seed_settings_and_code() -> None:
-    config = stored(seed=1)
-    (line,) = describe_runs([SimpleNamespace(id="3m-1", map="3m", config=config, versions={"emtc_lab": "0.1.0"})])
-    assert line == f"run 3m-1: emtc-qplex on 3m, seed 1, config {hash_config(config)}, emtc_lab 0.1.0"
-    assert hash_config({"a": 1, "b": 2}) == hash_config({"b": 2, "a": 1, "seed": 7}) != hash_config({"a": 1})
 
 
 RAMP = [(0, 0.0), (500, 0.5), (1000, 1.0)]

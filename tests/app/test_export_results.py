@@ -168,14 +168,7 @@ def test_a_figure_over_seeds_draws_the_rate_the_center_and_the_final_number_that
     assert found == expected
 
 
-@pytest.mark.parametrize("figure", ["learning-curves", "mu-w", "tau-study"])
-def test_a_line_over_seeds_has_the_band_that_was_asked_for(runs, tmp_path, figure) -> None:
-    add_seeds(runs, (0.0, 0.0, 0.0, 1.0))
-    last = draw(runs, figure, tmp_path, "--center", "iqm", "--band", "minmax").query("panel != 'τ'").iloc[-1]
-    assert (last["value"], last["low"], last["high"]) == (0.0, 0.0, 1.0)
-
-
-@pytest.mark.parametrize("figure", ["learning-curves", "tau-study", "mu-w-by-delta", "performance-profile"])
+@pytest.mark.parametrize("figure", ["learning-curves", "mu-w", "tau-study", "mu-w-by-delta", "performance-profile"])
 def test_the_csv_of_a_figure_says_of_every_point_which_statistic_it_is_and_of_how_many_seeds(
     runs, tmp_path, figure
 ) -> None:
@@ -481,13 +474,3 @@ def test_every_figure_over_seeds_says_what_it_averages_on_itself(runs, tmp_path,
     assert runs.export("--figure", name, "--center", "iqm", "--out", str(out)) == 0
     drawn = out.read_text(encoding="utf-8").partition("</metadata>")[2]
     assert "interquartile mean over seeds" in drawn
-
-
-def test_baselines_are_titled_by_what_is_drawn_and_name_the_other_runs(runs) -> None:
-    runs.add()
-    other = runs.add(algo="emu-qplex")
-    chart = FIGURES["baselines"].make(runs.db, select_runs(runs.db))
-    assert chart.title == "EMTC(QPLEX)"
-    assert f"run {other} (EMU(QPLEX) on 3m; seed 1): its algorithm is not in this figure" in chart.caption
-    runs.add(algo="dmix")
-    assert FIGURES["baselines"].make(runs.db, select_runs(runs.db)).title == "EMTC(QPLEX) against DMIX"

@@ -20,7 +20,6 @@ from app.analysis.tables import export_table, make_plain_table
 from app.figures.registry import TABLES
 from app.jobs.sweeps.file import list_templates
 from app.jobs.sweeps.plan import make_plan
-from app.ui.compare.panels import list_runs
 from emtc_core.config.resolve import flatten, resolve
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
@@ -286,17 +285,6 @@ def test_each_planned_run_is_of_exactly_one_variant_of_its_study(name: str) -> N
     assert compared == set(plan.variants)
     tasks, burn_ins = {run.cell.map for run in runs}, {(run.cell.map, run.config.train.burn_in) for run in runs}
     assert len(burn_ins) == len(tasks), "one burn-in for all variants of a task"
-
-
-def test_findings_compare_and_its_runs_count_the_same_falls(shipped: Database) -> None:
-    rows = [row for row in select_runs(shipped) if row.env == "skirmish"]
-    found = measure_runs(shipped, rows, read_greedy(shipped, rows), ["falls"])["falls"]
-    compared = TABLES["falls"].make(shipped, rows).frame
-    counts = [int(count) for cell in compared["each seed"] for count in re.findall(r": (\d+) of", cell)]
-    frame = list_runs(read_tables(shipped, rows), "auto").set_index("id")
-    assert set(frame["episodes"]) == {"robust"}
-    assert sorted(counts) == sorted(found.values())
-    assert frame["falls"].dropna().to_dict() == found
 
 
 @pytest.mark.ci

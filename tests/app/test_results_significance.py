@@ -337,26 +337,32 @@ def comparison_of(frame: pd.DataFrame):
     return select_results(read_quantity(tables, WIN_RATE), for_final_numbers=True)
 
 
-IDENTICAL = "identical runs (no win yet, so the memory pays no incentive)"
+NO_WIN = "no win yet, so the memory pays no incentive"
 
 
-def test_copies_of_the_same_runs_have_no_interval_and_no_verdict_but_the_reason() -> None:
-    comparison = comparison_of(copies(0.0, 0.0))
+@pytest.mark.parametrize(
+    ("evaluations", "verdict", "told"),
+    [
+        (copies(0.0, 0.0), f"identical runs ({NO_WIN})", f" ({NO_WIN})"),
+        (copies(0.0, 0.5), "identical runs", ""),
+    ],
+    ids=["without a win", "with a win"],
+)
+def test_identical_runs_have_no_interval_and_no_verdict_but_the_reason(evaluations, verdict, told) -> None:
+    comparison = comparison_of(evaluations)
     row = tabulate_tests(comparison).frame.iloc[0]
-    assert row[["difference [%]", "p", "p (randomization)", "verdict"]].tolist() == ["+0.0", "–", "–", IDENTICAL]
-    told = "Identical runs on 3m: EMTC(QPLEX); EMTC(QPLEX), No-TCGM (no win yet, so the memory pays no incentive)."
-    assert told in tabulate_win_rates(comparison).caption
-    assert told in tabulate_win_rates(comparison).notes
-    assert told in draw_comparison(comparison).caption
+    assert row[["difference [%]", "p", "p (randomization)", "verdict"]].tolist() == ["+0.0", "–", "–", verdict]
+    sentence = f"Identical runs on 3m: EMTC(QPLEX); EMTC(QPLEX), No-TCGM{told}."
+    assert sentence in tabulate_win_rates(comparison).notes
+    assert sentence in draw_comparison(comparison).caption
 
 
-def test_copies_with_a_win_have_no_known_reason_and_equal_returns_of_0_prove_nothing() -> None:
-    comparison = comparison_of(copies(0.0, 0.5))
-    assert tabulate_tests(comparison).frame["verdict"].tolist() == ["identical runs"]
-    other, sparse = copies(0.0, 0.0), copies(0.0, 0.0)
-    other.loc[3, "return_mean"] += 1e-9
-    sparse["return_mean"] = 0.0
-    for frame in (other, sparse):
-        comparison = comparison_of(frame)
-        assert "identical" not in tabulate_tests(comparison).to_wide_frame().to_string()
-        assert "Identical" not in draw_comparison(comparison).caption
+@pytest.mark.parametrize(
+    "change",
+    [{"return_mean": [*copies(0.0, 0.0)["return_mean"][:-1], 4.0]}, {"return_mean": 0.0}],
+    ids=["one other return", "all returns are 0"],
+)
+def test_equal_win_rates_do_not_prove_that_runs_are_identical(change) -> None:
+    comparison = comparison_of(copies(0.0, 0.0).assign(**change))
+    assert "identical" not in tabulate_tests(comparison).to_wide_frame().to_string()
+    assert "Identical" not in draw_comparison(comparison).caption
