@@ -166,8 +166,9 @@ def test_an_interval_of_win_rates_is_never_narrower_than_the_episodes_allow() ->
     assert difference.low == pytest.approx(1 - t.ppf(0.975, 4) * error)
     assert difference.high == 1.0, "a difference of shares cannot exceed 1"
     assert np.isnan(compare_seeds(ones, zeros).low), "without a number of episodes nothing is known of the spread"
-    percent = compare_seeds(by_seed(np.full(5, 100.0)), zeros, BinomialScale(100, episodes=16))
-    assert percent.low == pytest.approx(100 * difference.low)
+    percent = compare_seeds(by_seed(np.full(5, 75.0)), zeros, BinomialScale(100, episodes=16))
+    shares = values(62 / 84, 2 / 84)
+    assert percent.standard_error == pytest.approx(100 * np.sqrt((shares * (1 - shares) / 80).sum()))
 
 
 def test_the_detectable_difference_has_a_power_of_80_percent() -> None:
