@@ -12,6 +12,7 @@ from sklearn.manifold import trustworthiness
 from app.analysis import neighborhoods
 from app.analysis.bootstrap import compute_percentile_interval, resample_sums
 from app.analysis.collapse import (
+    COLUMNS,
     NEIGHBORS,
     compute_return_r2,
     measure_collapse,
@@ -149,6 +150,16 @@ def test_one_episode_fills_a_neighborhood_and_the_next_are_still_found(monkeypat
     assert np.allclose(distance[:90, :10], 2, atol=1e-6)
     assert (index[90:] < 90).all()
     assert (index[90:] >= 0).all()
+
+
+@pytest.mark.parametrize(("n", "names"), [(31, []), (32, ["trustworthiness", "continuity"])])
+def test_a_layout_is_measured_if_it_has_enough_nodes(n: int, names: list[str]) -> None:
+    snapshot = _random(0)
+    layout = np.where(np.arange(SIZE)[:, None] < n, snapshot.embedding[:, :2], np.nan)
+    frame = measure_collapse(snapshot, delta=0.9, layout=layout).to_frame()
+    assert frame.columns.tolist() == list(COLUMNS)
+    assert frame["name"].tolist()[7:] == names
+    assert (frame["low"] <= frame["high"]).all()
 
 
 def test_twins_are_chosen_without_regard_to_their_rows() -> None:

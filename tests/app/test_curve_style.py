@@ -64,7 +64,7 @@ def test_a_smoothed_chart_has_the_moving_average_of_measured_lines_only():
     ("name", "values", "axis"),
     [
         ("time/env_steps_per_second", (9000, *[300.0] * 11, 330.0), (0, 363)),
-        ("time/env_steps_per_second", (900, 300, 310), None),
+        ("time/env_steps_per_second", (9000, 300, 310), None),
         ("train/loss", (9000, *[300.0] * 12), None),
         ("time/env_steps_per_second", (), None),
     ],
