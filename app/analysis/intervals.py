@@ -20,7 +20,7 @@ its win rate stays low.
 
 Wilson's interval is computed here and not by `statsmodels`: that package has 67 MB and adds 0.5 to 3 s to the start of
 every command, and its `proportion_confint` takes neither a quantile of Student's t nor an effective sample size. Tests
-compare the numbers with SciPy and with `statsmodels`.
+compare the numbers with SciPy.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """Learning curves over seeds: groups, lines, captions and facets; which runs count, and what is said of the others."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,13 +9,10 @@ from app.analysis.aggregates import Aggregation
 from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
 from app.analysis.curves import Curves
 from app.analysis.intervals import INTERVAL_LABELS
-from app.analysis.provenance import describe_runs, hash_config
-from app.analysis.quantities import EVALUATION_QUANTITIES, MU_W, WIN_RATE, find_quantity
-from app.figures.image_options import read_image_options
+from app.analysis.quantities import find_quantity
 from app.figures.named.curves import draw_comparison, style_comparison
-from app.figures.render.export import export_figure
 from app.figures.render.lines_view import draw_chart
-from tests.app.curve_cases import RunCase, join, make_run, read_cases, stored
+from tests.app.curve_cases import RunCase, join, make_run
 
 
 @pytest.fixture
@@ -34,32 +30,26 @@ def comparison(seeds) -> Curves:
     return join(seeds)
 
 
-def test_the_band_is_the_spread_over_seeds(comparison) -> None:
-    line = draw_comparison(comparison).panels[0].lines[0]
+def test_the_band_is_the_spread_over_seeds() -> None:
+    seeds = [make_run("a", [(0, 0.0), (10, 0.4)], seed=1), make_run("b", [(0, 0.2), (20, 0.8)], seed=2)]
+    line = draw_comparison(join(seeds)).panels[0].lines[0]
     assert line.name == "EMTC(QPLEX) (n = 2)"
-    assert line.low is not None
     np.testing.assert_allclose(line.x, [0, 10])
-    np.testing.assert_allclose(line.y, [0.0, (0.4 + 0.4) / 2])  # the second seed is half way to 0.8 at step 10
-    np.testing.assert_allclose(line.y - line.low, [0.0, 0.0])
+    center = np.array([0.1, (0.4 + 0.5) / 2])  # the second seed is half way from 0.2 to 0.8 at step 10
+    spread = np.array([0.1, 0.05]) * 2**0.5
+    np.testing.assert_allclose([line.y, line.low, line.high], [center, np.maximum(center - spread, 0), center + spread])
 
 
-def test_each_map_is_a_panel_and_a_chart_of_its_own_on_the_page(comparison) -> None:
-    chart = draw_comparison(comparison)
-    assert comparison.tasks == ["3m", "8m"]
+def test_each_map_is_a_panel_in_which_a_method_has_the_same_name_and_a_chart_on_the_page(seeds) -> None:
+    chart = draw_comparison(join([seed for seed in seeds if seed.id != "8m-2"]))
     assert [panel.title for panel in chart.panels] == ["win rate, 3m", "win rate, 8m"]
+    assert [line.name for _, line in chart.panel_lines] == ["EMTC(QPLEX) (n = 1 to 2)"] * 2
     assert [part.panels[0].title for part in chart.split()] == ["win rate, 3m", "win rate, 8m"]
     assert chart.columns == 2
 
 
-def test_the_x_axis_of_each_map_ends_at_its_longest_run() -> None:
-    points = {"3m": 6_000, "2s3z": 200_000}
-    chart = draw_comparison(join([make_run(map, [(0, 0.0), (end, 0.5)], map=map) for map, end in points.items()]))
-    ends = {part.panels[0].title: part.panels[0].lines[0].x[-1] for part in chart.split()}
-    assert ends == {f"win rate, {map}": end for map, end in points.items()}
-
-
 def test_a_run_without_a_point_makes_no_line_and_is_told(comparison) -> None:
-    assert [group.variant.algo for group in comparison.by_variant] == ["emtc-qplex", "emtc-qplex"]
+    assert [group.run_ids for group in comparison.by_variant] == [("3m-1", "3m-2"), ("8m-1", "8m-2")]
     (lost,) = comparison.excluded
     assert str(lost) == "run never (QMIX on 3m; seed 1): no point yet; queued at 0 of 1,000 env steps"
     assert str(lost) in draw_comparison(comparison).caption
@@ -86,12 +76,6 @@ def test_the_caption_says_statistic_band_seeds_and_the_order_of_averaging(compar
     assert BOOTSTRAP_COVERAGE in said
 
 
-def test_seeds_can_be_seen_as_faint_lines_outside_the_legend(comparison) -> None:
-    lines = draw_comparison(comparison, per_seed=True).panels[0].lines
-    assert [line.faint for line in lines] == [True, True, False]
-    assert [line.color for line in lines] == [lines[0].color] * 3
-
-
 def test_a_band_of_fractions_ends_at_0_and_1() -> None:
     seeds = [make_run(f"{seed}", [(0, 0.0), (10, rate)], seed=seed) for seed, rate in ((1, 0.0), (2, 1.0), (3, 1.0))]
     chart = draw_comparison(join(seeds))
@@ -112,50 +96,14 @@ def test_a_hidden_line_does_not_change_the_styles_of_the_others() -> None:
         assert {name: style_comparison(part)[name] for name in part.methods} == others
 
 
-def test_mu_w_is_taken_of_each_seed_before_seeds_are_averaged() -> None:
-    curves = read_cases([make_run("a", [(0, 0.0), (10, 0.4)]), make_run("b", [(0, 0.0), (20, 0.8)])], MU_W)
-    np.testing.assert_allclose([curves.get_points(run_id).value[-1] for run_id in "ab"], [0.2, 0.4])
-
-
-def test_missing_values_are_skipped_and_never_averaged() -> None:
-    curves = read_cases([make_run("a", [(0, 0.0), (10, np.nan), (20, 1.0)]), make_run("b", [(0, np.nan)])])
-    assert curves.points["run"].tolist() == ["a", "a"]
-    assert curves.points["env_step"].tolist() == [0, 20]
-    assert curves.points["value"].tolist() == [0.0, 1.0]
-
-
-def test_any_logged_number_can_be_drawn_and_a_stranger_is_the_win_rate() -> None:
-    panel = draw_comparison(join([make_run("a", [(1, 3.0), (2, np.nan)])], find_quantity("train/loss"))).panels[0]
-    assert (panel.title, panel.unit, panel.lines[0].y.tolist()) == ("train/loss, 3m", "return²", [3.0])
-    assert find_quantity("<script>") is WIN_RATE
-    assert find_quantity("return") is EVALUATION_QUANTITIES["return"]
-
-
-@pytest.mark.parametrize(
-    ("format", "width"), [("svg", "one"), ("svg", "6.75in"), ("pdf", "one"), ("png", "6.75in"), ("html", "one")]
-)
-def test_facets_export_in_every_format_and_width(comparison, format, width) -> None:
-    chart = draw_comparison(comparison, per_seed=True)
-    options, _ = read_image_options({"width": width})
-    assert len(export_figure(chart, format, mode="dark", sources=("run a",), options=options)) > 1000
-
-
-def test_nothing_to_compare_is_an_empty_chart() -> None:
-    chart = draw_comparison(join([]))
-    assert chart.is_empty
-    assert export_figure(chart, "svg").startswith(b"<?xml")
-
-
-def test_provenance_names_run_seed_settings_and_code() -> None:
-    config = stored(seed=1)
-    (line,) = describe_runs([SimpleNamespace(id="3m-1", map="3m", config=config, versions={"emtc_lab": "0.1.0"})])
-    assert line == f"run 3m-1: emtc-qplex on 3m, seed 1, config {hash_config(config)}, emtc_lab 0.1.0"
-    assert hash_config({"a": 1, "b": 2}) == hash_config({"b": 2, "a": 1, "seed": 7}) != hash_config({"a": 1})
-
-
-def test_a_method_has_one_name_in_every_panel_even_if_its_seeds_differ(seeds) -> None:
-    chart = draw_comparison(join([seed for seed in seeds if seed.id != "8m-2"]))
-    assert [line.name for _, line in chart.panel_lines] == ["EMTC(QPLEX) (n = 1 to 2)"] * 2
+def test_a_logged_number_is_drawn_without_its_missing_values() -> None:
+    cases = [make_run("a", [(1, 3.0), (2, np.nan), (4, 5.0)]), make_run("b", [(1, np.nan)], seed=2)]
+    comparison = join(cases, find_quantity("train/loss"))
+    panel = draw_comparison(comparison).panels[0]
+    line = panel.lines[0]
+    assert (panel.title, panel.unit) == ("train/loss, 3m", "return²")
+    assert (line.x.tolist(), line.y.tolist()) == ([1, 4], [3.0, 5.0])
+    assert [run.run_id for run in comparison.excluded] == ["b"]
 
 
 RAMP = [(0, 0.0), (500, 0.5), (1000, 1.0)]
@@ -178,23 +126,18 @@ def test_an_unfinished_seed_neither_cuts_a_line_nor_counts_until_it_is_asked_for
     assert "run c stopped at 294 of 1,000 env steps" in with_it.caption
 
 
-def test_a_variant_of_which_nothing_has_finished_is_drawn_as_far_as_it_got_and_never_a_final_number() -> None:
-    seeds = [make_run("c", START, status="running", env_steps=294)]
-    assert join(seeds).name_line("emtc-qplex") == "EMTC(QPLEX)† (n = 1)"
+@pytest.mark.parametrize(
+    ("status", "env_steps", "is_result"),
+    [("running", 294, False), ("lost", 999, False), ("stopped", 1000, True), ("finished", 600, True)],
+)
+def test_a_variant_of_which_nothing_has_finished_is_drawn_but_is_no_final_number(status, env_steps, is_result) -> None:
+    seeds = [make_run("c", START, status=status, env_steps=env_steps)]
+    mark = "" if is_result else "†"
+    assert join(seeds).name_line("emtc-qplex") == f"EMTC(QPLEX){mark} (n = 1)"
     final = join(seeds, for_final_numbers=True)
-    assert not final.runs
-    assert [str(each) for each in final.excluded] == [
-        "run c (EMTC(QPLEX) on 3m; seed 1): running at 294 of 1,000 env steps"
-    ]
-
-
-def test_a_run_that_was_stopped_after_its_last_step_is_a_result() -> None:
-    seeds = [
-        make_run("a", RAMP, status="stopped", env_steps=1000),
-        make_run("b", RAMP, status="lost", env_steps=999),
-        make_run("c", [], status="queued", env_steps=0, target_steps=0),
-    ]
-    assert [run.is_result for run in read_cases(seeds).runs] == [True, False, False]
+    reason = f"run c (EMTC(QPLEX) on 3m; seed 1): {status} at {env_steps:,} of 1,000 env steps"
+    assert [str(each) for each in final.excluded] == ([] if is_result else [reason])
+    assert len(final.runs) == is_result
 
 
 def test_the_same_seed_twice_is_one_sample_the_finished_and_newer_one() -> None:

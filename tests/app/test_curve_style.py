@@ -3,10 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from app.figures.curve_style import clip_spikes, complement, smooth_chart, with_log_y_axis
+from app.figures.curve_style import smooth_chart
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.named.curves import draw_comparison
 from app.figures.reference_runs import DOTTED
@@ -18,8 +16,6 @@ from storage.engine import open_database
 from storage.runs.rows import find_run
 from tests.app.curve_cases import join, make_run
 from tests.pages.seed import seed_failed_run, seed_run
-
-X = np.arange(1.0, 4.0)
 
 
 def speeds(*values: float) -> pd.DataFrame:
@@ -64,90 +60,51 @@ def test_a_smoothed_chart_has_the_moving_average_of_measured_lines_only():
     assert smoothed_chart.subtitle == "one run; smoothed: exponential moving average, weight 0.5"
 
 
-@given(
-    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=20), st.floats(0, 0.99)
+@pytest.mark.parametrize(
+    ("name", "values", "axis"),
+    [
+        ("time/env_steps_per_second", (9000, *[300.0] * 11, 330.0), (0, 363)),
+        ("time/env_steps_per_second", (9000, 300, 310), None),
+        ("train/loss", (9000, *[300.0] * 12), None),
+        ("time/env_steps_per_second", (), None),
+    ],
+    ids=["one of many speeds", "one of three speeds", "a loss", "no value"],
 )
-def test_a_smoothed_line_stays_inside_its_band(points, weight):
-    low, center, high = np.sort(points, axis=1).T
-    panel = Panel("win rate", "fraction", (Line("win rate", "#000000", np.arange(len(low)), center, low, high),))
-    line = smooth_chart(Chart("c", "", "env steps", (panel,), "", ""), weight).panels[0].lines[-1]
-    assert np.all(line.low <= line.y + 1e-12)
-    assert np.all(line.y <= line.high + 1e-12)
-
-
-def test_the_figures_of_live_are_exported_with_smoothing(tmp_path):
-    db = open_database(f"sqlite:///{tmp_path}/emtc.db")
-    run = find_run(db, seed_run(db))
-    kind = find_figure("gate-dynamics")
-    measured, smoothed = (kind.make(db, [run], kind.read_options(v)) for v in ({}, {"smoothing": "0.9"}))
-    assert len(smoothed.panels[1].lines) == 2 * len(measured.panels[1].lines)
-    with pytest.raises(ConfigError, match="smoothing"):
-        kind.read_options({"smoothing": 1})
-
-
-def test_a_complement_turns_its_band_over():
-    line = complement(Line("b", "#000000", X, np.array([0.5, 0.6, 0.7]), np.full(3, 0.25), np.ones(3)))
-    assert line.y.tolist() == pytest.approx([0.5, 0.4, 0.3])
-    assert (line.low.tolist(), line.high.tolist()) == ([0, 0, 0], [0.75] * 3)
-
-
-@pytest.mark.parametrize("format", ["svg", "pdf", "html", "csv"])
-def test_logarithmic_axes_are_exported(format):
-    lines = tuple(Line(name, "#123456", X, np.array([1e-3, 0, k]), label=name) for name, k in (("a", 1.0), ("b", 9.0)))
-    panel = with_log_y_axis(Panel("loss", "return²", lines))
-    chart = Chart("c", "t", "training env steps", (panel,), "", "", x_log=True)
-    assert export_figure(chart, format)
-    assert chart.to_component()["xLog"]
-    assert chart.to_component()["panels"][0]["log"]
-
-
-def test_a_warm_up_spike_does_not_flatten_the_speed_and_is_told():
-    chart = draw_metrics(speeds(9000, *[300.0] * 11, 330.0), ["time/env_steps_per_second"], run="r")
-    assert chart.panels[0].range == pytest.approx((0, 363))
-    assert "1 value of env steps per second is above the axis, up to 9,000 steps/s at step 100." in chart.caption
-    assert chart.panels[0].lines[0].y[0] == 9000, "files and tips have it"
-
-
-def test_an_axis_is_cut_for_few_values_alone_and_for_speeds_alone():
-    even = draw_metrics(speeds(900, 300, 310), ["time/env_steps_per_second"], run="r")
-    assert even.panels[0].range is None
-    loss = speeds(9000, *[300.0] * 12).assign(name="train/loss")
-    assert draw_metrics(loss, ["train/loss"], run="r").panels[0].range is None
-    empty = Panel("p", "", (Line("l", "#000000", np.zeros(0), np.zeros(0)),))
-    assert clip_spikes(empty) == (empty, "")
+def test_a_warm_up_spike_does_not_flatten_the_speed_and_is_told(name, values, axis):
+    chart = draw_metrics(speeds(*values).assign(name=name), [name], run="r")
+    sentence = "1 value of env steps per second is above the axis, up to 9,000 steps/s at step 100."
+    assert (sentence in chart.caption) == (axis is not None)
+    for panel in chart.panels:
+        assert panel.range == (axis and pytest.approx(axis))
+        assert panel.lines[0].y.tolist() == list(values), "files and tips have all values"
 
 
 POINTS = [(0, 0.0), (100, 1.0), (200, 0.0), (300, 1.0)]
 
 
-def test_smoothing_looks_back_over_env_steps_keeps_what_was_measured_faint_and_is_told():
+@pytest.mark.parametrize("per_seed", [False, True])
+def test_smoothing_looks_back_over_env_steps_and_keeps_what_was_measured_as_faint_lines(per_seed):
     comparison = join([make_run("a", POINTS, seed=1), make_run("b", POINTS, seed=2)])
-    chart = draw_comparison(comparison, smooth=150)
-    raw, line = chart.panels[0].lines
-    assert (raw.faint, raw.group, raw.low) == (True, line.name, None)
-    assert raw.y.tolist() == [0, 1, 0, 1]
+    chart = draw_comparison(comparison, smooth=150, per_seed=per_seed)
+    *measured, line = chart.panels[0].lines
+    assert [raw.faint for raw in measured] == [True] * (2 if per_seed else 1)
+    assert all((raw.color, raw.low, raw.y.tolist()) == (line.color, None, [0, 1, 0, 1]) for raw in measured)
     assert line.y.tolist() == [0, 0.5, 0.5, 0.5], "the mean of the points of the last 150 steps"
     assert "over the 150 env steps up to each point" in chart.caption
     assert "smoothed over 150 env steps" in chart.subtitle
-    earlier = join([make_run(name, POINTS[:2], seed=seed) for seed, name in enumerate("ab", 1)])
-    assert draw_comparison(earlier, smooth=150).panels[0].lines[1].y.tolist() == line.y.tolist()[:2]
 
 
-def test_with_each_seed_drawn_those_are_what_was_measured():
-    comparison = join([make_run("a", POINTS, seed=1), make_run("b", POINTS[:3], seed=2)])
-    lines = draw_comparison(comparison, smooth=150, per_seed=True).panels[0].lines
-    assert [line.faint for line in lines] == [True, True, False]
-    assert lines[0].y.tolist() == [0, 1, 0, 1]
-
-
-def test_logarithmic_axes_leave_out_what_has_no_place_there_and_the_caption_says_so():
+@pytest.mark.parametrize("format", ["svg", "html"])
+def test_logarithmic_axes_leave_out_what_has_no_place_there_and_the_caption_says_so(format):
     chart = draw_comparison(join([make_run("a", POINTS)]), log_axes="xy")
     (line,) = chart.panels[0].lines
-    assert (chart.x_log, chart.panels[0].log) == (True, True)
+    component = chart.to_component()
+    assert component["xLog"]
+    assert component["panels"][0]["log"]
     assert line.x.tolist() == [100, 200, 300]
     assert line.y.tolist() == pytest.approx([1, np.nan, 1], nan_ok=True)
     assert "The x and y axes are logarithmic" in chart.caption
-    assert not draw_comparison(join([make_run("a", POINTS)])).x_log
+    assert export_figure(chart, format)
 
 
 def test_files_take_smoothing_and_axes_and_refuse_what_is_none():

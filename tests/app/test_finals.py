@@ -21,6 +21,7 @@ from app.analysis.finals import (
     name_final,
 )
 from app.analysis.published import tabulate_with_published
+from app.analysis.quantities import ROBUST, TRAINING_WIN_RATE
 from app.analysis.tables import export_table
 from app.analysis.win_rates import tabulate_falls, tabulate_win_rates
 from app.figures.named.comparisons import draw_profiles, tabulate_tests
@@ -28,8 +29,6 @@ from tests.app.curve_cases import RunCase, join, make_run, read_cases
 
 SWINGS = (1.0, 1.0, 0.0, 0.38, 0.62, 0.0, 1.0, 1.0, 0.12, 0.0, 0.94, 0.44, 0.44)
 """Measured: EMTC(QPLEX) on 3s_vs_5z between 500,000 and 640,000 env steps; here every 10,000 steps up to its end."""
-PUBLISHED_CODE = (1, 1, 1, 0, 0.94, 0, 0.62, 0.44, 1, 1, 0.94, 0.5, 0, 0, 1, 0.81, 1)
-"""Measured: the published code on 3m within 90,000 env steps, but for a stretch; here every 5,000 up to its end."""
 
 
 def run_of(values: tuple[float, ...], first: int, every: int, *settings: str, **given) -> RunCase:
@@ -45,13 +44,6 @@ def final_rate(run: RunCase, rule: FinalRule) -> float:
 
 def values_of(run: RunCase) -> np.ndarray:
     return np.array([value for _, value in run.points])
-
-
-def test_the_final_win_rate_is_the_mean_over_the_last_tenth_of_the_budget() -> None:
-    """Beyond 576,000 of 640,000 steps: 1, 1, .12, 0, .94, .44 and .44."""
-    run = run_of(SWINGS, 520_000, 10_000)
-    assert final_rate(run, "last-tenth") == pytest.approx((1 + 1 + 0.12 + 0 + 0.94 + 0.44 + 0.44) / 7)
-    assert final_rate(run, "last") == 0.44
 
 
 def test_equal_means_of_unequal_evaluations_are_a_tie() -> None:
@@ -70,19 +62,21 @@ def test_an_evaluation_at_exactly_nine_tenths_is_not_in_the_last_tenth() -> None
     assert final_rate(make_run("a", points), "last-tenth") == 0.75
 
 
-def test_falls_are_evaluations_below_a_half_after_the_first_of_nine_tenths() -> None:
-    """Of the twelve after the first of 3s_vs_5z: 0, .38, 0, .12, 0, .44 and .44; .5 itself is no fall."""
-    assert count_falls(values_of(run_of(SWINGS, 520_000, 10_000))) == Falls(7, 12)
-    assert count_falls(values_of(run_of(PUBLISHED_CODE, 10_000, 5_000))) == Falls(5, 16)
-    assert count_falls(np.array([1.0, 0.0, 0.0, 0.0, 0.94])) == Falls(3, 4)
-
-
-def test_what_came_before_the_first_success_is_no_fall_and_without_one_there_is_nothing_to_count() -> None:
-    assert count_falls(np.array([0.0, 0.1, 0.9, 0.6])) == Falls(0, 1)
-    assert count_falls(np.array([0.0, 0.9])) == Falls(0, 0)
-    assert np.isnan(Falls(0, 0).fraction)
-    assert count_falls(np.array([0.89, 0.0])) is None
-    assert count_falls(np.array([])) is None
+@pytest.mark.parametrize(
+    ("values", "falls"),
+    [
+        ((1.0, 0.0, 0.5, 0.38, 0.94), Falls(2, 4)),
+        ((0.0, 0.1, 0.9, 0.6), Falls(0, 1)),
+        ((0.0, 0.9), Falls(0, 0)),
+        ((0.89, 0.0), None),
+        ((), None),
+    ],
+    ids=["below .5", "before the first .9", "nothing after the first .9", "never .9", "no evaluation"],
+)
+def test_falls_are_evaluations_below_a_half_after_the_first_of_nine_tenths(values, falls) -> None:
+    assert count_falls(np.array(values)) == falls
+    if falls:
+        np.testing.assert_equal(falls.fraction, falls.n_falls / falls.n_later if falls.n_later else np.nan)
 
 
 rates = st.lists(st.integers(0, 16).map(lambda wins: wins / 16), min_size=1, max_size=30)
@@ -104,37 +98,24 @@ def test_the_final_rate_and_the_falls_of_any_curve_are_those_of_a_loop(values, t
     assert count_falls(values_of(run)) == (Falls(falls, after) if made else None)
 
 
-def test_a_run_without_an_evaluation_there_has_its_last_one_and_every_table_names_it() -> None:
-    seeds = [
-        make_run("a", [(0, 0.0), (850, 0.5)], algo="qmix", map="corridor"),
-        make_run("b", [(0, 0.0), (920, 0.0), (1000, 1.0)], map="corridor"),
-    ]
-    comparison = join(seeds, for_final_numbers=True)
+def test_runs_without_an_evaluation_there_have_their_last_one_and_every_table_names_them() -> None:
+    seeds = [make_run(f"r{k}", [(0, 0.0), (850, 0.5)], algo="qmix", map="corridor", seed=k) for k in range(7)]
+    seeds.append(make_run("b", [(0, 0.0), (920, 0.0), (1000, 1.0)], map="corridor"))
     assert final_rate(seeds[0], "last-tenth") == 0.5
-    told = (
-        "Runs without an evaluation in the last tenth (their last evaluation is used): "
-        "run a, at 850 of 1,000 env steps."
-    )
-    made = [tabulate_win_rates(comparison), tabulate_tests(comparison), tabulate_with_published(comparison)]
-    for table in made:
+
+    def write(more: str) -> str:
+        named = "; ".join(f"run r{k}, at 850 of 1,000 env steps" for k in range(5))
+        return f"Runs without an evaluation in the last tenth (their last evaluation is used): {named}{more}."
+
+    comparison = join(seeds, for_final_numbers=True)
+    told = write("; and 2 more")
+    for table in (tabulate_win_rates(comparison), tabulate_tests(comparison), tabulate_with_published(comparison)):
         assert told in table.caption
         assert told in export_table(table, "latex").decode()
     assert told in draw_profiles(comparison).caption
+    five = [*seeds[:5], seeds[-1]]
+    assert list_runs_without_last_tenth(read_cases(five), "last-tenth") == write("")
     assert list_runs_without_last_tenth(read_cases(seeds), "last") == ""
-
-
-def test_many_runs_without_an_evaluation_there_are_counted_and_the_first_named() -> None:
-    seeds = [make_run(f"r{k}", [(100, 0.5)], seed=k) for k in range(8)]
-    assert list_runs_without_last_tenth(read_cases(seeds), "last-tenth").endswith(
-        "run r4, at 100 of 1,000 env steps; and 3 more."
-    )
-
-
-def test_an_unfinished_run_that_is_asked_for_is_read_at_its_last_evaluation_and_told() -> None:
-    seeds = [make_run("c", [(0, 0.0), (200, 0.25)], status="stopped", env_steps=250)]
-    table = tabulate_win_rates(join(seeds, include_unfinished=True, for_final_numbers=True))
-    assert table.frame["3m"].tolist() == ["25.0† (1 seed)"]
-    assert "(their last evaluation is used): run c, at 200 of 1,000 env steps." in table.caption
 
 
 def test_a_caption_says_of_how_many_evaluations_a_mean_is() -> None:
@@ -173,8 +154,23 @@ def test_the_interval_of_a_final_rate_counts_the_episodes_of_every_evaluation_th
         table = tabulate_win_rates(join(seeds, for_final_numbers=True), Aggregation("mean", "ci"), rule)
         lows.append(pd.read_csv(io.BytesIO(export_table(table, "csv")))["3m low"].iloc[0])
     assert lows == [pytest.approx(100 * n / (n + 12.706**2), abs=0.01) for n in (12, 4)]
-    short = make_run("b", [(850, 1.0)])
-    assert make_final_scale(read_cases([seeds[0], short]), "last-tenth").episodes == 2
+
+
+@pytest.mark.parametrize(
+    ("last_steps", "rule", "quantity", "episodes"),
+    [
+        (10_000, "last-tenth", ROBUST, 160),
+        (10_000, "last", ROBUST, 16),
+        (850, "last-tenth", ROBUST, 16),
+        (10_000, "last-tenth", TRAINING_WIN_RATE, 10),
+    ],
+    ids=["ten evaluations", "last evaluation", "a run without an evaluation there", "ten reports of the training"],
+)
+def test_the_scale_of_a_final_rate_has_the_fewest_episodes_of_a_run(last_steps, rule, quantity, episodes) -> None:
+    """A report of the training win rate counts as one episode."""
+    seeds = [make_run(f"a{k}", [(k * 10, 1.0) for k in range(91, 101)], seed=k) for k in (1, 2)]
+    seeds.append(make_run("b", [(step, 1.0) for step in range(100, 1001, 5) if step <= last_steps], seed=3))
+    assert make_final_scale(read_cases(seeds), rule, quantity=quantity).episodes == episodes
 
 
 def test_only_the_share_of_falls_has_an_interval_and_it_stays_between_0_and_100() -> None:
@@ -210,28 +206,21 @@ def test_tests_and_profiles_use_the_number_that_was_asked_for(rule) -> None:
     assert ours.y[int(np.searchsorted(ours.x, 0.5))] == (0.0 if rule == "last-tenth" else 1.0)
 
 
-def test_the_table_of_falls_averages_the_seeds_that_made_it_and_shows_each() -> None:
+def test_the_table_of_falls_averages_the_seeds_that_reached_a_high_rate_and_shows_each() -> None:
     seeds = [
         run_of((1.0, 0.0, 0.0, 0.0, 0.94), 20_000, 20_000, run_id="a", seed=1),
         run_of((0.0, 0.9, 1.0, 0.5, 1.0), 20_000, 20_000, run_id="b", seed=2),
         run_of((0.0, 0.2, 0.4, 0.6, 0.8), 20_000, 20_000, run_id="c", seed=3),
-        run_of((0.0, 0.5), 50_000, 50_000, run_id="d", algo="qmix"),
+        make_run("d", [(0, 0.0), (50, 0.5)], algo="qmix", status="stopped", env_steps=250),
     ]
-    table = tabulate_falls(join(seeds, for_final_numbers=True), Aggregation())
+    table = tabulate_falls(join(seeds, include_unfinished=True, for_final_numbers=True), Aggregation())
     assert table.frame.to_numpy().tolist() == [
         [
             *("3m", "EMTC(QPLEX)", 3, 2, "1.5 ± 2.1", "3.5 ± 0.7", "37.5 ± 53.0"),
             "seed 1: 3 of 4; seed 2: 0 of 3; seed 3: never 0.9",
         ],
-        ["3m", "QMIX", 1, 0, "–", "–", "–", "seed 1: never 0.9"],
+        ["3m", "QMIX†", 1, 0, "–", "–", "–", "seed 1: never 0.9"],
     ]
     assert "greedy win rate below 0.5 after the first one of at least 0.9" in table.caption
     assert "mean ± standard deviation over seeds" in table.caption
-
-
-def test_the_table_of_falls_leaves_out_what_the_win_rates_leave_out() -> None:
-    cut = make_run("c", [(0, 1.0), (200, 0.0)], status="stopped", env_steps=250)
-    assert not len(tabulate_falls(join([cut], for_final_numbers=True)))
-    table = tabulate_falls(join([cut], include_unfinished=True, for_final_numbers=True))
-    assert table.frame[["variant", "falls"]].to_numpy().tolist() == [["EMTC(QPLEX)†", "1.0"]]
     assert "† includes an unfinished run." in table.caption

@@ -18,15 +18,12 @@ from app.analysis.significance import adjust_p_values, compare_seeds
 from app.analysis.study_plans import StudyPlan, get_shipped_plan, list_plans, make_exploratory_plan, read_plan
 from app.analysis.tables import export_table, make_plain_table
 from app.figures.registry import TABLES
-from app.jobs.launch import EXAMPLE_BUNDLE
-from app.jobs.sweeps.file import find_sweep_file, list_templates
+from app.jobs.sweeps.file import list_templates
 from app.jobs.sweeps.plan import make_plan
-from app.ui.compare.panels import list_runs
-from emtc_core.config.resolve import flatten, flatten_tree, resolve
+from emtc_core.config.resolve import flatten, resolve
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.models import SUMMARY_STEPS, EpisodeRow, Run, SweepRow, TransitionSummary
-from storage.queries.gate_progress import compute_gate_by_run_part, count_closed_by_outcome
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from storage.runs.rows import RunRow, find_run
@@ -130,21 +127,6 @@ def test_runs_of_different_commits_are_marked(db: Database) -> None:
     assert "WARNING: runs of different commits" in table.caption
 
 
-def test_r2_of_h_is_computed_only_for_a_plan_whose_claims_need_it(db: Database, monkeypatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr("app.analysis.measures.compute_return_r2", lambda db, row: asked.append(row.id) or {})
-    values = {"name": CONFIRMATORY.sweeps[1], "status": "active", "jobs": 1, "plan": {}}
-    with db.transaction() as connection:
-        connection.execute(insert(SweepRow), {"id": "abc", "created_at": datetime.now(UTC), **values})
-    planned, other = add_run(db, 1, 3, sweep="abc"), add_run(db, 2, 3)
-    assert [study.plan for study in compute_findings(db, [planned])] == [CONFIRMATORY]
-    assert asked == []
-    assert [study.plan for study in compute_findings(db, [other])] == [UNPLANNED]
-    assert asked == [other.id]
-    TABLES["study-measures"].make(db, [planned])
-    assert asked == [other.id, planned.id], "the table of numbers has every measure"
-
-
 def test_the_table_of_claims_has_the_primary_measures_of_each_study(db: Database) -> None:
     rows = [add_run(db, seed, 3, *gate) for seed in (1, 2) for gate in ((), ("gate.enabled=false",))]
     table = TABLES["claims"].make(db, rows).frame
@@ -163,21 +145,6 @@ def test_the_table_of_claims_has_the_primary_measures_of_each_study(db: Database
         row for _, row in table.iterrows() if row["study"] == CONFIRMATORY.title and row["claim"].startswith("3")
     )
     assert (gate["n"], gate["verdict"]) == ("5 pairs", "equal")
-
-
-def test_a_detectable_difference_of_rates_above_1_is_not_printed(db: Database) -> None:
-    rows = [add_run(db, seed, wins) for seed, wins in ((1, 4), (2, 0))]
-    rows += [add_run(db, seed, wins, "gate.enabled=false") for seed, wins in ((1, 0), (2, 4))]
-    (study,) = compute_findings(db, rows)
-    gate = next(finding for finding in study.findings if finding.measure is MU_W and finding.second)
-    assert gate.difference.detectable_difference > 1
-    table = TABLES["findings"].make(db, rows).frame
-    assert table.loc[table["measure"] == MU_W.title, "detectable"].iloc[0] == "> 1"
-
-
-@pytest.mark.parametrize("plan", list_plans(), ids=lambda plan: plan.title)
-def test_the_question_of_a_plan_is_the_one_in_its_text(plan) -> None:
-    assert f"**Question.** {plan.question}" in " ".join(plan.read_plan_text().split())
 
 
 def test_the_error_of_q_and_the_overestimation_have_one_sign_convention(db: Database) -> None:
@@ -215,19 +182,6 @@ def test_the_gates_numbers_are_taken_from_the_first_win_on(db: Database) -> None
         ends = TransitionSummary.bucket.in_((4, 5, 22, 23))
         connection.execute(update(TransitionSummary).where(ends).values(delta_mem_sum=0.0))
     assert measure_runs(db, [row], read_greedy(db, [row]))["delta_ratio"] == {}, "0 has no logarithm"
-
-
-@pytest.mark.parametrize("plan", list_plans(), ids=lambda plan: plan.title)
-def test_a_plan_names_sweeps_that_come_with_the_program(plan) -> None:
-    names = {file.name: file for file in list_templates().values()}
-    assert set(plan.sweeps) <= names.keys()
-
-
-def test_a_task_with_one_variant_has_no_settings_that_differ(db: Database) -> None:
-    rows = [add_run(db, 1, 3), add_run(db, 1, 2, "gate.enabled=false"), add_run(db, 1, 3, map="8m")]
-    table = TABLES["study-settings"].make(db, rows).frame
-    assert set(table["task"]) == {"3m"}
-    assert "gate.enabled" in set(table["setting"])
 
 
 STUDY = """
@@ -333,50 +287,6 @@ def test_each_planned_run_is_of_exactly_one_variant_of_its_study(name: str) -> N
     assert len(burn_ins) == len(tasks), "one burn-in for all variants of a task"
 
 
-def test_closed_gates_are_counted_from_the_first_win_on(tmp_path: Path) -> None:
-    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
-    run_id = create_run(db, CONFIG, target_steps=60, versions={"emtc-lab": "0.1.0"})
-    recorder = DatabaseRecorder(db, run_id)
-    record_episodes(recorder, 6)
-    recorder.close()
-    with db.transaction() as connection:
-        connection.execute(update(EpisodeRow).where(EpisodeRow.episode == 1).values(won=False))
-    with db.read() as connection:
-        steps = pd.read_sql("SELECT episode, beta FROM transitions WHERE episode >= 3", connection)
-    expected = steps.assign(won=steps["episode"] % 2 == 1, closed=steps["beta"] < 0.5).groupby("won")["closed"]
-    found = count_closed_by_outcome(db, [run_id]).assign(won=lambda frame: frame["won"].astype(bool)).set_index("won")
-    assert found["closed"].to_dict() == expected.sum().to_dict()
-    assert found["steps"].to_dict() == expected.count().to_dict()
-    db.dispose()
-
-
-def test_parts_of_a_training_are_means_over_its_transitions(tmp_path: Path) -> None:
-    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
-    steps = 4 * SUMMARY_STEPS
-    run_id = create_run(db, CONFIG, target_steps=steps, versions={"emtc-lab": "0.1.0"})
-    recorder = DatabaseRecorder(db, run_id)
-    record_episodes(recorder, 8, length=SUMMARY_STEPS // 2)
-    recorder.close()
-    with db.read() as connection:
-        every = pd.read_sql("SELECT env_step, delta_mem, beta FROM transitions", connection)
-    part = ((every["env_step"] - 1) * 2) // steps
-    found = compute_gate_by_run_part(db, [run_id], 2).set_index("part")
-    for name in ("delta_mem", "beta"):
-        np.testing.assert_allclose(found[name], every[name].groupby(part).mean())
-    db.dispose()
-
-
-def test_findings_compare_and_its_runs_count_the_same_falls(shipped: Database) -> None:
-    rows = [row for row in select_runs(shipped) if row.env == "skirmish"]
-    found = measure_runs(shipped, rows, read_greedy(shipped, rows), ["falls"])["falls"]
-    compared = TABLES["falls"].make(shipped, rows).frame
-    counts = [int(count) for cell in compared["each seed"] for count in re.findall(r": (\d+) of", cell)]
-    frame = list_runs(read_tables(shipped, rows), "auto").set_index("id")
-    assert set(frame["episodes"]) == {"robust"}
-    assert sorted(counts) == sorted(found.values())
-    assert frame["falls"].dropna().to_dict() == found
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize("plan", report.list_reported_plans(), ids=lambda plan: plan.title)
 def test_the_guide_reports_a_study_with_the_numbers_of_its_tables(plan: StudyPlan) -> None:
@@ -396,21 +306,6 @@ def test_the_guide_reports_a_study_with_the_numbers_of_its_tables(plan: StudyPla
     numbers = re.findall(r"[-+]?\d*\.\d[\de-]*", prose)
     assert len(numbers) > 20
     assert [number for number in numbers if number.rstrip(".") not in printed] == [], "numbers that no command prints"
-
-
-@pytest.mark.ci
-def test_the_guide_states_how_many_states_a_memory_merges() -> None:
-    guide = (ROOT / "app" / "guide" / "findings.md").read_text()
-    with report.open_study(get_shipped_plan("first")) as (db, _), db.read() as connection:
-        largest = "SELECT max(memory_size) AS size FROM gate_stats JOIN runs ON id = run_id WHERE map = '3s_vs_5z'"
-        sizes = pd.read_sql(f"{largest} GROUP BY run_id", connection)["size"]
-    assert f"{sizes.min():,}" in guide
-
-
-def test_the_page_and_the_example_study_are_small() -> None:
-    guide = (ROOT / "app" / "guide" / "findings.md").read_text()
-    assert sum(len(line) + 1 for line in guide.splitlines() if not line.startswith("|")) < 8000
-    assert EXAMPLE_BUNDLE.stat().st_size < 12_000_000
 
 
 SAME_MEASURE = {"beta_rise": "beta_difference", "beta_rise_whole": "beta_difference_whole"}
@@ -448,16 +343,3 @@ def compare_with_reference(db: Database, plan: str, *, adjusted: bool) -> int:
 
 def test_an_independent_script_computes_the_same_claims_of_the_shipped_study(shipped: Database) -> None:
     assert compare_with_reference(shipped, "first", adjusted=False) > 40
-
-
-def test_the_shipped_runs_are_those_of_the_plan(shipped: Database) -> None:
-    wanted = [
-        flatten(run.config)
-        for name in list_templates()
-        if name.startswith(("first-study-", "confirmatory-"))
-        for run in make_plan(find_sweep_file(name)).runs
-    ]  # fmt: skip
-    for row in select_runs(shipped):
-        there = flatten_tree(row.config)
-        assert any(all(there[key] == each[key] for key in there.keys() & each.keys()) for each in wanted), row.name
-        assert row.env_steps >= row.target_steps == there["train.t_max"]

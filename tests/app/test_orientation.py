@@ -13,7 +13,7 @@ from app.analysis.projections.linear import DEFAULT_SIGNS, compute_pca
 from storage.blobs import pack
 from storage.engine import Database, open_database
 from storage.models import SnapshotRow
-from storage.queries.memory import Snapshot, get_nodes, get_snapshot, list_snapshots
+from storage.queries.memory import Snapshot, get_snapshot, list_snapshots
 from tests.pages.seed import seed_run
 
 
@@ -45,28 +45,19 @@ def alike(first: Snapshot, second: Snapshot, places: list[np.ndarray]) -> list[f
     return [float(np.corrcoef(places[0][before, axis], places[1][after, axis])[0, 1]) for axis in (0, 1)]
 
 
-def test_a_later_snapshot_is_shown_as_the_one_before_it(two):
+def test_the_signs_of_a_later_snapshot_are_changed_so_that_it_is_shown_as_the_one_before_it(two):
     db, first, second = two
-    raw = [compute_pca(each.embedding).coordinates for each in (first, second)]
-    assert max(alike(first, second, raw)) < -0.9, "without it the map turns over"
-    shown = [compute_aligned_pca(db, each).coordinates for each in (first, second)]
-    assert min(alike(first, second, shown)) > 0.9
-    assert (find_axis_signs(db, first), find_axis_signs(db, second)) == (DEFAULT_SIGNS, (-1, -1))
-
-
-def test_only_signs_are_changed(two):
-    db, _, second = two
-    drawn, raw = compute_aligned_pca(db, second), compute_pca(second.embedding)
-    assert np.array_equal(np.abs(drawn.coordinates), np.abs(raw.coordinates))
-    assert (drawn.x_label, drawn.y_label) == (raw.x_label, raw.y_label)
-
-
-def test_the_way_to_a_snapshot_does_not_matter(two):
-    db, first, second = two
+    raw = [compute_pca(each.embedding) for each in (first, second)]
+    assert max(alike(first, second, [each.coordinates for each in raw])) < -0.9, "without it the map turns over"
+    shown = [compute_aligned_pca(db, each) for each in (first, second)]
+    assert min(alike(first, second, [each.coordinates for each in shown])) > 0.9
+    for drawn, plain in zip(shown, raw, strict=True):
+        assert np.array_equal(np.abs(drawn.coordinates), np.abs(plain.coordinates))
+        assert (drawn.x_label, drawn.y_label) == (plain.x_label, plain.y_label)
     known: dict = {}
-    find_axis_signs(db, first, known)
-    assert find_axis_signs(db, second, known) == find_axis_signs(db, second)
+    assert (find_axis_signs(db, first, known), find_axis_signs(db, second, known)) == (DEFAULT_SIGNS, (-1, -1))
     assert known == {first.id: DEFAULT_SIGNS, second.id: (-1, -1)}
+    assert find_axis_signs(db, second) == (-1, -1), "without the signs of the earlier ones"
 
 
 def test_beyond_the_limit_a_snapshot_follows_the_last_one_within(two, monkeypatch):
@@ -83,10 +74,3 @@ def test_snapshots_that_share_nothing_begin_anew(two):
         blob = pack({"episode": second.episode + 1000})
         connection.execute(update(SnapshotRow).where(SnapshotRow.id == second.id).values(episode=blob))
     assert find_axis_signs(db, get_snapshot(db, second.id)) == DEFAULT_SIGNS
-
-
-def test_a_few_columns_are_those_of_the_snapshot(two):
-    db, first, _ = two
-    nodes = get_nodes(db, first.id)
-    for name in ("slot", "episode", "t", "embedding"):
-        assert np.array_equal(getattr(nodes, name), getattr(first, name)), name

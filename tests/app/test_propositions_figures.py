@@ -12,9 +12,6 @@ from app.figures.named.propositions import (
     draw_proposition_2,
 )
 from app.figures.options import Options
-from app.figures.registry import find_figure
-from app.figures.render.export import EXPORT_FORMATS, export_figure
-from app.figures.render.plotly_view import to_plotly
 from emtc_core.gate.propositions import Proposition1, Proposition2
 
 
@@ -58,43 +55,12 @@ def test_each_transition_is_a_point_inside_a_band_around_the_diagonal():
     assert "100.0 % of the points" in chart.caption
 
 
-def test_points_are_drawn_without_a_line_through_them():
-    drawn = to_plotly(make_first()).to_dict()["data"]
-    assert [trace["mode"] for trace in drawn] == ["lines", "lines", "lines", "markers"]
-    assert "stroke-width: 0" in export_figure(make_first(), "svg").decode()
-
-
 def test_gradient_curves_start_at_v_star():
     chart = make_second()
     free, clamped, any_action = chart.panels[0].lines
     assert free.x.tolist() == [0.0, 4.0, 8.0]
     assert [line.y[0] for line in (free, clamped, any_action)] == [0, 0.4, 0.1]
     assert len({line.dash for line in (free, clamped, any_action)}) == 3
-
-
-@pytest.mark.parametrize("make", [make_first, make_second])
-def test_axes_carry_their_units(make):
-    chart = make()
-    assert chart.x_label.endswith("[return]")
-    assert all(panel.unit in ("return", "fraction") for panel in chart.panels)
-    assert "seed 1" in chart.caption
-
-
-@pytest.mark.parametrize(
-    ("make", "format"),
-    [*((make_first, format) for format in EXPORT_FORMATS), (make_second, "svg"), (make_second, "csv")],
-)
-def test_both_figures_can_be_exported(make, format):
-    written = export_figure(make(), format)
-    start = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF", "html": b"<!doctype html", "csv": b"panel,unit"}
-    assert written.startswith(start[format])
-    if format == "svg":
-        assert "[return]" in written.decode()
-
-
-@pytest.mark.parametrize("name", ["proposition-1", "proposition-2"])
-def test_the_registry_draws_them_without_runs(name):
-    assert not find_figure(name).make(None, []).is_empty
 
 
 def test_proposition_1_holds_in_its_figure():

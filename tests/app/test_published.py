@@ -23,26 +23,18 @@ def test_ours_and_the_papers_stand_side_by_side_and_the_caption_warns() -> None:
         make_run("b", [(1, 0.25)], "gate.enabled=false", map="corridor"),
         make_run("c", [(1, 1.0)], map="3m"),
         make_run("d", [(1, 1.0)], map="corridor", algo="qplex", status="lost", env_steps=1),
+        make_run("e", [(1, 1.0)], map="corridor", preset="demo"),
     ]
     table = tabulate_with_published(join(seeds, for_final_numbers=True))
     assert table.frame.columns.tolist() == ["variant", "corridor · ours", "corridor · paper"]
     rows = table.frame.set_index("variant")
     assert rows.loc["EMTC(QPLEX)"].tolist() == ["50.0 (1 seed)", "97.4 ± 1.7"]
     assert rows.loc["EMTC(QPLEX), No-TCGM"].tolist() == ["25.0 (1 seed)", "–"]
+    assert rows.loc["EMTC(QPLEX), preset = demo"].tolist() == ["100.0 (1 seed)", "–"]
     assert rows.loc["QMIX"].tolist() == ["–", "37.6 ± 9.8"]
-    assert "skirmish is a simulator" in table.caption
-
     assert rows.loc["QPLEX"].tolist()[0] == "–"
-    assert table.excluded == ("run d (QPLEX on corridor; seed 1): lost at 1 of 1,000 env steps",)
-
-
-def test_a_run_of_another_preset_does_not_stand_in_the_papers_row() -> None:
-    table = tabulate_with_published(
-        join([make_run("a", [(1, 1.0)], map="corridor", preset="demo")], for_final_numbers=True)
-    )
-    rows = table.frame.set_index("variant")["corridor · ours"]
-    assert rows["EMTC(QPLEX), preset = demo"] == "100.0 (1 seed)"
-    assert rows["EMTC(QPLEX)"] == "–"
+    assert "skirmish is a simulator" in table.caption
+    assert "run d (QPLEX on corridor; seed 1): lost at 1 of 1,000 env steps" in table.excluded
 
 
 def test_maps_without_published_numbers_give_no_table() -> None:

@@ -9,27 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.analysis.curves import Curves, read_curves
-from app.analysis.published import tabulate_with_published
 from app.analysis.quantities import (
-    MU_W,
-    ROBUST,
-    ROBUST_MU_W,
     SELECTED_MU_W,
     SELECTED_RATE,
-    TRAINING_WIN_RATE,
     WIN_RATE,
-    average_over_time,
     find_rate,
     is_mu_w,
     uses_selected_rate,
 )
-from app.analysis.rates import TaskRate, choose_rates
 from app.analysis.results import select_results
 from app.analysis.settings import IMPORT_LABEL
 from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
 from app.figures.named.comparisons import draw_profiles, tabulate_tests
 from app.figures.named.curves import draw_comparison
-from tests.app.curve_cases import RunCase, make_run, make_tables, read_cases
+from tests.app.curve_cases import RunCase, make_run, make_tables
 
 GREEDY = [(0, 0.0), (500, 1.0), (1000, 1.0)]
 SHIFTED = [(0, 0.0), (500, 0.25), (1000, 0.5)]
@@ -53,57 +46,44 @@ def join(rated: Curves) -> Curves:
     return select_results(rated, for_final_numbers=True)
 
 
-def choose(runs: Sequence[RunCase]) -> dict[str, TaskRate]:
-    tables = make_tables(runs)
-    return choose_rates(tables.evaluations, tables.tasks)
-
-
-def test_a_task_is_robust_where_every_run_has_a_robust_win_rate_at_each_evaluation() -> None:
-    seeds = [with_robust("a"), with_robust("b", seed=2)]
-    assert choose(seeds) == {"3m": TaskRate("robust")}
-    rated = rate_runs(seeds)
-    assert rated.measure.key == ROBUST.key
-    assert "nearly identical" in rated.measure.note
-    assert [points.value.tolist() for points in rated.list_points()] == [[0.0, 0.25, 0.5]] * 2
-
-
-@pytest.mark.parametrize("odd", [(), SHIFTED[1:]], ids=["no robust evaluation", "one evaluation without"])
-def test_one_run_without_makes_its_task_greedy_for_all_its_runs_and_is_named(odd) -> None:
-    seeds = [with_robust("a"), make_run("b", GREEDY, robust=odd, seed=2)]
-    assert choose(seeds)["3m"].rate == "greedy"
-    rated = rate_runs(seeds)
+@pytest.mark.parametrize(
+    ("others", "named"),
+    [
+        (1, "run r1 has evaluations without a robust win rate"),
+        (3, "runs r1, r2, r3 have evaluations without a robust win rate"),
+        (5, "runs r1, r2, r3 and 2 more have evaluations without a robust win rate"),
+    ],
+)
+def test_runs_without_a_robust_win_rate_make_their_task_greedy_for_all_its_runs_and_are_named(others, named) -> None:
+    runs = [with_robust("a", seed=9)]
+    runs += [make_run(f"r{k}", GREEDY, robust=SHIFTED[1:], seed=k) for k in range(1, 1 + others)]
+    rated = rate_runs(runs)
     assert rated.measure.key == WIN_RATE.key
-    assert [points.value.tolist() for points in rated.list_points()] == [[0.0, 1.0, 1.0]] * 2
-    assert "run b has evaluations without a robust win rate" in rated.measure.note
+    assert [points.value.tolist() for points in rated.list_points()] == [[0.0, 1.0, 1.0]] * (others + 1)
+    assert named in rated.measure.note
     comparison = join(rated)
     captions = [tabulate_win_rates(comparison).caption, draw_comparison(comparison).caption]
     captions.append(tabulate_mu_w(comparison, {"3m": [1000], ON_FOOTBALL: [1000]}).caption)
     assert all(rated.measure.note in caption for caption in captions)
 
 
-def test_many_runs_without_a_robust_evaluation_are_counted_and_the_first_named() -> None:
-    seeds = [with_robust("z"), *(without_robust(f"r{k}", seed=k) for k in range(2, 7))]
-    assert "runs r2, r3, r4 and 2 more have evaluations" in rate_runs(seeds).measure.note
+def imported(run: RunCase) -> RunCase:
+    return replace(run, config={**run.config, IMPORT_LABEL: "pymarl"})
 
 
-def test_a_run_that_was_never_evaluated_does_not_decide() -> None:
-    assert choose([with_robust("a"), make_run("b", [], seed=2)]) == {"3m": TaskRate("robust")}
-    assert choose([make_run("b", [])]) == {}
-
-
-def test_football_smac_imports_and_runs_without_shifts_are_greedy_without_a_word() -> None:
-    imported = without_robust("c")
-    imported = replace(imported, config={**imported.config, IMPORT_LABEL: "pymarl"})
-    plain = [
+@pytest.mark.parametrize(
+    "run",
+    [
         without_robust("a", **FOOTBALL),
-        without_robust("b", env="smac", map="3m"),
-        imported,
+        imported(without_robust("c")),
         without_robust("d", "env.skirmish.spawn_jitter=0.05", map="8m"),
-    ]
-    for seeds in ([each] for each in plain):
-        rated = rate_runs(seeds)
-        assert rated.measure == WIN_RATE
-        assert rated.points["value"].tolist() == [value for _, value in seeds[0].points]
+    ],
+    ids=["football", "import", "skirmish with shifted starts only"],
+)
+def test_a_task_without_robust_evaluations_is_greedy_without_a_note(run) -> None:
+    rated = rate_runs([run])
+    assert rated.measure == WIN_RATE
+    assert rated.points["value"].tolist() == [value for _, value in run.points]
 
 
 def two_tasks_seeds() -> list[RunCase]:
@@ -118,48 +98,27 @@ def two_tasks_seeds() -> list[RunCase]:
 
 @pytest.fixture
 def two_tasks() -> Curves:
-    """These runs by the default win rate of each task."""
-    return rate_runs(two_tasks_seeds())
+    """These runs, and one that was never evaluated, by the default win rate of each task."""
+    return rate_runs([*two_tasks_seeds(), make_run("never", [], seed=3)])
 
 
-def test_each_of_several_tasks_has_its_own_default(two_tasks) -> None:
-    quantity = two_tasks.measure
-    assert (quantity.at("3m").episodes, quantity.at(ON_FOOTBALL).episodes) == ("robust", "greedy")
+def test_each_task_has_its_own_win_rate_which_heads_panels_and_captions_name(two_tasks) -> None:
     last_values = two_tasks.points.groupby("run").last().groupby("task")["value"].agg(set).to_dict()
     assert last_values == {"3m": {0.5}, ON_FOOTBALL: {1.0}}
-    assert "on 3m, because" in quantity.note
-    assert f"Greedy win rates on {ON_FOOTBALL}, because no run has a robust win rate." in quantity.note
-
-
-def test_heads_panels_and_captions_name_the_win_rate_of_each_task(two_tasks) -> None:
     comparison, note = join(two_tasks), two_tasks.measure.note
-    heads = [f"{ON_FOOTBALL} (greedy)", "3m (robust)"]
-    assert sorted(tabulate_win_rates(comparison).frame.columns[1:]) == sorted(heads)
-    assert sorted(tabulate_mu_w(comparison, {"3m": [1000], ON_FOOTBALL: [1000]}).frame.columns[1:]) == sorted(
-        f"{head} · 1,000" for head in heads
-    )
+    assert note.startswith("Robust win rates (shifted starts) on 3m, because greedy episodes")
+    assert f"Greedy win rates on {ON_FOOTBALL}, because no run has a robust win rate." in note
+    heads = {f"{ON_FOOTBALL} (greedy)", "3m (robust)"}
+    steps = {"3m": [1000], ON_FOOTBALL: [1000]}
+    assert set(tabulate_win_rates(comparison).frame.columns[1:]) == heads
+    assert set(tabulate_mu_w(comparison, steps).frame.columns[1:]) == {f"{head} · 1,000" for head in heads}
     chart = draw_comparison(comparison)
-    assert sorted(panel.title for panel in chart.panels) == ["greedy win rate, academy_3_vs_1_with_keeper [grf]",
-                                                            "robust win rate, 3m"]  # fmt: skip
+    assert {panel.title for panel in chart.panels} == {f"greedy win rate, {ON_FOOTBALL}", "robust win rate, 3m"}
     averaged = draw_comparison(join(rate_runs(two_tasks_seeds(), measure=SELECTED_MU_W)))
-    assert sorted(panel.title.partition(",")[0] for panel in averaged.panels) == ["greedy μ̄_w", "robust μ̄_w"]
-    made = [
-        tabulate_win_rates(comparison),
-        tabulate_mu_w(comparison, {"3m": [1000], ON_FOOTBALL: [1000]}),
-        tabulate_tests(comparison),
-    ]
-    assert all(note in table.caption for table in made)
-    assert all(note in figure.caption for figure in (chart, averaged, draw_profiles(comparison)))
-
-
-def test_a_column_of_runs_of_unequal_lengths_is_not_bold_whatever_its_head_is() -> None:
-    worse = [
-        make_run(f"vdn{k}", GREEDY, robust=[(step, 0.1) for step, _ in SHIFTED], algo="vdn", seed=k) for k in (1, 2)
-    ]
-    comparison = join(rate_runs([*two_tasks_seeds(), *worse]))
-    unequal = replace(comparison, mixed_length_tasks=frozenset({"3m"}))
-    bold, left = ({name for _, name in tabulate_win_rates(each).best} for each in (comparison, unequal))
-    assert bold - left == {"3m (robust)"}
+    assert {panel.title.partition(",")[0] for panel in averaged.panels} == {"greedy μ̄_w", "robust μ̄_w"}
+    made = [tabulate_win_rates(comparison), tabulate_mu_w(comparison, steps), tabulate_tests(comparison)]
+    made += [chart, averaged, draw_profiles(comparison)]
+    assert all(note in figure.caption for figure in made)
 
 
 def test_the_rate_that_was_asked_for_is_that_of_every_task() -> None:
@@ -198,18 +157,6 @@ def test_falls_are_those_of_the_win_rate_that_the_runs_are_compared_by_and_the_t
         ["3m (robust)", 0],
         [f"{ON_FOOTBALL} (greedy)", 1],
     ]
-
-
-def test_the_papers_numbers_are_compared_with_greedy_episodes() -> None:
-    greedy = join(read_cases([with_robust("a", map="corridor")]))
-    assert "Ours: always greedy episodes" in tabulate_with_published(greedy).caption
-
-
-def test_a_time_average_says_of_which_win_rate_it_is() -> None:
-    titles = [average_over_time(rate).title for rate in (WIN_RATE, ROBUST, TRAINING_WIN_RATE)]
-    assert titles == ["μ̄_w", "robust μ̄_w", "training μ̄_w"]
-    assert average_over_time(WIN_RATE) == MU_W
-    assert ROBUST.meaning in ROBUST_MU_W.meaning
 
 
 def test_a_key_names_its_win_rate_or_leaves_it_to_the_choice() -> None:

@@ -22,9 +22,6 @@ from app.analysis.what_if import (
     read_recorded_transitions,
     tabulate_what_if,
 )
-from app.figures.figure import StoredRuns
-from app.figures.named.memories import DivergenceOptions, make_strategy_divergence
-from app.figures.registry import find_figure
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.queries.memory import Snapshot, get_snapshot, list_snapshots
@@ -74,20 +71,6 @@ def test_a_sample_does_not_decide_whether_an_embedding_has_collapsed(snapshots: 
     }  # fmt: skip
     assert whole.verdict.startswith("No: neighbors predict H")
     assert sample.verdict.startswith("In this sample, neighbors predict H")
-
-
-@pytest.mark.parametrize("options", [{"color": "h"}, {"color": "h", "method": "pca"}])
-def test_exported_maps_name_the_sample(shipped: Database, options) -> None:
-    kind = find_figure("memory-atlas")
-    cloud = kind.make(shipped, [find_run(shipped, RUN)], kind.read_options(options))
-    assert f"Showing {SAMPLE}" in cloud.caption
-    assert cloud.title.startswith("Sample of the episodic memory of ")
-
-
-def test_paths_are_of_episodes_that_can_be_replayed(shipped: Database) -> None:
-    maps = make_strategy_divergence(StoredRuns(shipped, [find_run(shipped, RUN)]), DivergenceOptions())
-    assert [panel.title.split(",")[0] for panel in maps.panels] == ["episode 4228", "episode 8610"]
-    assert "the newest 2 that can be replayed, of 8,612" in maps.caption
 
 
 def test_findings_name_the_samples_of_r2(shipped: Database) -> None:

@@ -11,7 +11,7 @@ from app.analysis.results import select_runs
 from app.analysis.tables import TABLE_FORMATS, export_table
 from app.figures.kinds.maps import Grid, Heatmap
 from app.figures.registry import FIGURES, TABLES
-from app.figures.render.export import EXPORT_FORMATS, export_figure
+from app.figures.render.export import export_figure
 from app.jobs.sweeps.file import StudyFigure
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
@@ -21,7 +21,7 @@ from tests.errors import raises
 
 SWEEPS = {
     "lambda-heatmap": LAMBDA,
-    "tau-study": TAU,
+    "tau-study": TAU.replace("seeds = 2", 'seeds = 2\nmap = ["3m", "8m"]'),
     "mu-w-by-delta": DELTA,
     "ablation": ABLATION,
     "augmentation": AUGMENTATION,
@@ -81,40 +81,14 @@ def test_all_grids_share_one_colour_scale_and_ties_share_the_star():
     assert "0.100" in svg
 
 
-def test_an_empty_heat_map_is_drawn_too():
-    grid = Grid("a", np.full((1, 1), np.nan), np.zeros((1, 1), np.int64))
-    heatmap = Heatmap("n", "t", "x", "y", ("1",), ("1",), (grid,), "v", "c")
-    assert heatmap.is_empty
-    assert "no cell measured" in heatmap.description
-    assert export_figure(heatmap, "pdf").startswith(b"%PDF")
-
-
-def test_the_tau_study_draws_each_schedule_below_its_curve(studies):
-    chart = draw(studies, "tau-study")
-    curves, schedules = chart.panels
-    assert [line.name for line in curves.lines] == ["τ = 0.6 (n = 2)", "τ from 1.2 to 0.6 (n = 2)"]
-    cooling = schedules.lines[1]
-    assert (cooling.x.tolist(), cooling.y.tolist()) == ([0, 500, 1000], [1.2, 0.6, 0.6])
-    assert [line.color for line in curves.lines] == [line.color for line in schedules.lines]
-
-
-def test_the_tau_study_keeps_its_tasks_apart(db):
-    sweep_id = seed_sweep(db, TAU.replace("seeds = 2", 'seeds = 2\nmap = ["3m", "8m"]'))
-    *curves, _ = FIGURES["tau-study"].make(db, sweep_runs(db, sweep_id)).panels
+def test_the_tau_study_draws_the_curves_of_each_task_and_the_schedules_below(studies):
+    *curves, schedules = draw(studies, "tau-study").panels
     assert sorted(panel.title for panel in curves) == ["win rate, 3m", "win rate, 8m"]
     for panel in curves:
         assert [line.name for line in panel.lines] == ["τ = 0.6 (n = 2)", "τ from 1.2 to 0.6 (n = 2)"]
-
-
-def test_an_ablation_is_named_by_the_configuration_and_not_by_the_run(studies):
-    (panel,) = draw(studies, "ablation").panels
-    names = [line.name for line in panel.lines]
-    assert names == [
-        "EMTC(QPLEX) (n = 1)",
-        "EMTC(QPLEX), No-TCSE (n = 1)",
-        "EMTC(QPLEX), No-TCGM (n = 1)",
-        "EMU(QPLEX) (n = 1)",
-    ]
+        assert [line.color for line in panel.lines] == [line.color for line in schedules.lines]
+    cooling = schedules.lines[1]
+    assert (cooling.x.tolist(), cooling.y.tolist()) == ([0, 500, 1000], [1.2, 0.6, 0.6])
 
 
 def test_mu_w_by_delta_equals_a_calculation_by_hand(studies):
@@ -127,26 +101,13 @@ def test_mu_w_by_delta_equals_a_calculation_by_hand(studies):
     np.testing.assert_allclose(final.lines[2].y, [(2 + 8) / 2 / 16, (5 + 11) / 2 / 16])
 
 
-def test_runs_of_another_study_are_refused_by_the_setting_that_differs(studies):
-    db, ids = studies
-    rows = [*sweep_runs(db, ids["lambda-heatmap"]), *sweep_runs(db, ids["tau-study"])]
-    with raises(ConfigError, key="gate.tau_start", value=0.6):
-        FIGURES["lambda-heatmap"].make(db, rows)
-
-
-@pytest.mark.parametrize("name", SWEEPS)
-def test_every_study_is_exported_as_vectors_and_numbers(studies, name):
-    figure = draw(studies, name)
-    assert export_figure(figure, "svg", mode="dark").startswith(b"<?xml")
-    assert export_figure(figure, "csv").startswith(b"panel,")
-    assert not figure.is_empty
-    assert figure.description
-
-
-@pytest.mark.parametrize("format", EXPORT_FORMATS)
-def test_a_heat_map_is_exported_in_every_format(studies, format):
-    signs = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF", "html": b"<!doctype html", "csv": b"panel,"}
-    assert export_figure(draw(studies, "lambda-heatmap"), format).startswith(signs[format])
+@pytest.mark.parametrize(
+    ("format", "start"),
+    [("svg", b"<?xml"), ("html", b"<!doctype html"), ("csv", b"panel,")],
+    ids=["svg", "html", "csv"],
+)
+def test_a_heat_map_is_exported_as_image_page_and_numbers(studies, format, start):
+    assert export_figure(draw(studies, "lambda-heatmap"), format, mode="dark").decode().startswith(start)
 
 
 def test_the_augmentation_table_lists_measured_combinations_and_marks_the_best(studies):
@@ -177,18 +138,6 @@ def test_study_tables_find_their_runs_in_the_whole_database(studies, name):
     assert len(table)
     for format in TABLE_FORMATS:
         assert export_table(table, format)
-
-
-def test_the_same_seed_twice_is_one_sample(studies):
-    db, ids = studies
-    rows = sweep_runs(db, ids["augmentation"])
-    once, twice = TABLES["augmentation"].make(db, rows), TABLES["augmentation"].make(db, [*rows, *rows])
-    assert once.frame.equals(twice.frame)
-
-
-@pytest.mark.parametrize("name", ["augmentation", "mu-w-embedders"])
-def test_study_tables_of_an_empty_database_have_their_columns(db, name):
-    assert not len(TABLES[name].make(db, select_runs(db)))
 
 
 def test_published_numbers_name_their_game_and_only_the_four_published_cells():

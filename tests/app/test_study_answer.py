@@ -39,81 +39,62 @@ def answer(plan: StudyPlan, findings: list[Finding]) -> str:
     return answer_question(StudyFindings(plan, (), curves, (), 0, {}, findings=tuple(findings)))
 
 
-def test_without_a_measured_claim_nothing_is_known() -> None:
-    assert answer(make_plan(2), []) == "Not known yet: no claim has been measured."
+FEW = "too few seeds"
+FIVE = "with 5 pairs of seeds per comparison."
+EMU, BACKBONE = "1. EMTC learns better than EMU", "2. EMTC learns better than its backbone"
 
 
 @pytest.mark.parametrize(
-    ("counts", "number"),
+    ("n_claims", "findings", "text"),
     [
-        ((2, 2), "2 pairs of seeds per comparison"),
-        ((1, 3), "1 to 3 pairs of seeds per comparison"),
-        ((1, 1), "1 pair of seeds per comparison"),
+        (2, [], "Not known yet: no claim has been measured."),
+        (2, [(0, FEW, {"n": 2}), (1, FEW, {"n": 2})], "Not known yet: 2 pairs of seeds per comparison, 5 are needed."),
+        (
+            2,
+            [(0, FEW, {"n": 1}), (1, FEW, {"n": 3})],
+            "Not known yet: 1 to 3 pairs of seeds per comparison, 5 are needed.",
+        ),
+        (1, [(0, FEW, {"n": 1})], "Not known yet: 1 pair of seeds per comparison, 5 are needed."),
+        (1, [(0, FEW, {"n": 4, "is_paired": False})], "Not known yet: 4 seeds per variant, 5 are needed."),
+        (2, [(0, "cannot tell", {}), (1, "cannot tell", {})], f"Not known yet: no claim is decided {FIVE}"),
+        (2, [(0, "supported", {}), (1, "supported", {})], f"All 2 claims are supported, {FIVE}"),
+        (2, [(0, "contradicted", {}), (1, "contradicted", {})], f"All 2 claims are contradicted, {FIVE}"),
+        (
+            2,
+            [(0, "no relevant difference", {}), (1, "no relevant difference", {})],
+            f"All 2 claims have no relevant difference, {FIVE}",
+        ),
+        (2, [(0, "equal", {}), (1, "equal", {})], f"All 2 claims have equal numbers for both variants, {FIVE}"),
+        (
+            4,
+            [(0, "supported", {}), *((k, "cannot tell", {}) for k in (1, 2, 3))],
+            f"1 of 4 claims is supported ({EMU}); 3 are undecided (2 to 4), {FIVE}",
+        ),
+        (
+            2,
+            [
+                *[(0, "supported", {"task": "3m"}), (0, "cannot tell", {"task": "2s3z", "n": 6})],
+                *[(0, "supported", {"task": ALL_TASKS, "n": 11}), (1, "contradicted", {"task": "3m"})],
+            ],
+            f"1 of 2 claims is contradicted ({BACKBONE}); 1 is supported on 3m and all tasks together, undecided on "
+            f"2s3z ({EMU}), with 5 to 6 pairs of seeds per comparison.",
+        ),
+        (
+            2,
+            [(0, "supported", {})],
+            f"1 of 2 claims is supported ({EMU}); 1 is not measured ({BACKBONE}), {FIVE}",
+        ),
     ],
-)
-def test_too_few_seeds_are_counted_with_the_number_that_is_needed(counts: tuple[int, int], number: str) -> None:
-    plan = make_plan(2)
-    findings = [make_finding(c, "too few seeds", n=n) for c, n in zip(plan.claims, counts, strict=True)]
-    assert answer(plan, findings) == f"Not known yet: {number}, 5 are needed."
-
-
-def test_claims_about_one_variant_count_its_seeds() -> None:
-    plan = make_plan(1)
-    finding = make_finding(plan.claims[0], "too few seeds", n=4, is_paired=False)
-    assert answer(plan, [finding]) == "Not known yet: 4 seeds per variant, 5 are needed."
-
-
-def test_undecided_claims_are_not_called_refuted() -> None:
-    plan = make_plan(2)
-    findings = [make_finding(claim, "cannot tell") for claim in plan.claims]
-    assert answer(plan, findings) == ("Not known yet: no claim is decided with 5 pairs of seeds per comparison.")
-
-
-@pytest.mark.parametrize(
-    ("verdict", "predicate"),
-    [
-        ("supported", "are supported"),
-        ("contradicted", "are contradicted"),
-        ("no relevant difference", "have no relevant difference"),
-        ("equal", "have equal numbers for both variants"),
+    ids=[
+        "no finding", "too few pairs", "different numbers of pairs", "one pair", "too few seeds of one variant",
+        "undecided", "all supported", "all contradicted", "no relevant difference", "equal",
+        "many claims of one verdict", "two verdicts on one claim", "a claim without a finding",
     ],
-)
-def test_one_verdict_on_all_claims_is_one_statement(verdict: str, predicate: str) -> None:
-    plan = make_plan(3)
-    findings = [make_finding(claim, verdict) for claim in plan.claims]
-    assert answer(plan, findings) == f"All 3 claims {predicate}, with 5 pairs of seeds per comparison."
-
-
-def test_few_claims_are_named_and_many_are_numbered() -> None:
-    plan = make_plan(4)
-    verdicts = ("supported", "cannot tell", "cannot tell", "cannot tell")
-    findings = [make_finding(claim, verdict) for claim, verdict in zip(plan.claims, verdicts, strict=True)]
-    assert answer(plan, findings) == (
-        "1 of 4 claims is supported (1. EMTC learns better than EMU); 3 are undecided (2 to 4), "
-        "with 5 pairs of seeds per comparison."
-    )
-
-
-def test_a_claim_with_different_verdicts_on_two_tasks_has_both() -> None:
-    plan = make_plan(2)
-    first, second = plan.claims
-    findings = [
-        make_finding(first, "supported", task="3m"),
-        make_finding(first, "cannot tell", task="2s3z", n=6),
-        make_finding(first, "supported", task=ALL_TASKS, n=11),
-        make_finding(second, "contradicted", task="3m"),
-    ]
-    assert answer(plan, findings) == (
-        "1 of 2 claims is contradicted (2. EMTC learns better than its backbone); 1 is supported on 3m and all tasks "
-        "together, undecided on 2s3z (1. EMTC learns better than EMU), with 5 to 6 pairs of seeds per comparison."
-    )
-
-
-def test_a_claim_without_a_finding_is_not_measured() -> None:
-    plan = make_plan(2)
-    assert answer(plan, [make_finding(plan.claims[0], "supported")]).startswith(
-        "1 of 2 claims is supported (1. EMTC learns better than EMU); 1 is not measured (2. "
-    )
+)  # fmt: skip
+def test_the_answer_counts_the_claims_of_each_verdict_and_the_seeds(n_claims, findings, text) -> None:
+    plan = make_plan(n_claims)
+    made = [make_finding(plan.claims[index], verdict, **options) for index, verdict, options in findings]
+    assert answer(plan, made) == text
 
 
 def test_a_measure_that_does_not_decide_is_ignored() -> None:

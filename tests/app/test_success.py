@@ -7,27 +7,33 @@ from app.analysis.quantities import SUCCESS_RATE, add_success_rule, find_quantit
 RULED = {"memory": {"success": "return_threshold", "success_threshold": -18}}
 
 
-def test_the_threshold_is_that_of_the_stored_settings_and_nothing_where_won_decides():
-    assert get_success_threshold(RULED) == -18.0
-    assert get_success_threshold({"memory": {"success": "flag", "success_threshold": 20.0}}) is None
+@pytest.mark.parametrize(
+    ("settings", "threshold"),
+    [
+        ({"success": "return_threshold", "success_threshold": -18}, -18.0),
+        ({"success": "flag", "success_threshold": 20.0}, None),
+        ({"success": "return_threshold"}, None),
+        ({"success": "return_threshold", "success_threshold": float("nan")}, None),
+        ({}, None),
+    ],
+    ids=["return", "flag", "missing", "not a number", "no rule"],
+)
+def test_the_threshold_is_that_of_the_stored_settings_and_missing_where_won_decides(settings, threshold):
+    assert get_success_threshold({"memory": settings}) == threshold
 
 
 @pytest.mark.parametrize(
-    "stored",
-    [{}, {"memory": {"success": "return_threshold"}},
-     {"memory": {"success": "return_threshold", "success_threshold": "much"}},
-     {"memory": {"success": "return_threshold", "success_threshold": float("nan")}}],
-)  # fmt: skip
-def test_a_row_that_holds_anything_else_has_no_threshold(stored):
-    assert get_success_threshold(stored) is None
-
-
-def test_an_outcome_keeps_the_environments_word():
-    assert name_outcome({}, won=True, episode_return=1.0) == "won"
-    assert name_outcome({}, won=False, episode_return=1.0) == "not won"
-    assert name_outcome(RULED, won=False, episode_return=-18.0) == "success"
-    assert name_outcome(RULED, won=False, episode_return=-18.1) == "no success"
-    assert name_outcome(RULED, won=True, episode_return=-30.0) == "no success, won"
+    ("settings", "won", "episode_return", "outcome"),
+    [
+        ({}, True, 1.0, "won"),
+        ({}, False, 1.0, "not won"),
+        (RULED, False, -18.0, "success"),
+        (RULED, False, -18.1, "no success"),
+        (RULED, True, -30.0, "no success, won"),
+    ],
+)
+def test_an_outcome_keeps_the_word_of_the_environment(settings, won, episode_return, outcome):
+    assert name_outcome(settings, won=won, episode_return=episode_return) == outcome
 
 
 def test_the_axis_names_the_threshold_or_says_that_runs_have_their_own():

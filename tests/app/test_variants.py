@@ -1,8 +1,9 @@
 """Runs that differ in nothing but their seed are one line; whatever else differs is named."""
 
-from app.analysis.settings import format_steps, format_value, learning_settings, name_algo, name_method, parse_steps
+import pytest
+
+from app.analysis.settings import format_steps, format_value, learning_settings, name_method, parse_steps
 from app.analysis.variants import group_variants, list_differences
-from emtc_core.config.run import list_algos
 from tests.app.curve_cases import stored
 
 
@@ -10,22 +11,49 @@ def labels(configs: dict) -> dict[str, str]:
     return {run_id: variant.label for variant in group_variants(configs) for run_id in variant.run_ids}
 
 
-def test_seed_device_and_telemetry_do_not_make_a_variant() -> None:
-    configs = {
-        "a": stored(seed=1),
-        "b": stored("train.device=cpu", "record.snapshots=0", "eval.interval=500", seed=2),
-    }
-    assert labels(configs) == {"a": "EMTC(QPLEX) on 3m", "b": "EMTC(QPLEX) on 3m"}
+STRANGER = {"algo": "new", "env": {"name": "skirmish", "map": "9m", "skirmish": {"spawn_jitter": 0.0}}}
 
 
-def test_an_ablation_is_named_by_what_it_changes() -> None:
-    assert labels(
-        {"a": stored(), "b": stored("gate.enabled=false"), "c": stored("memory.delta=1.8e-3", "embed.type=dcae")}
-    ) == {
-        "a": "EMTC(QPLEX) on 3m",
-        "b": "EMTC(QPLEX) on 3m, No-TCGM",
-        "c": "EMTC(QPLEX) on 3m, No-TCSE, δ = 1.8e-3",
-    }
+@pytest.mark.parametrize(
+    ("configs", "expected"),
+    [
+        ([stored(seed=1), stored("train.device=cpu", "record.snapshots=0", "eval.interval=500", seed=2)], ["", ""]),
+        (
+            [stored(), stored("gate.enabled=false"), stored("memory.delta=1.8e-3", "embed.type=dcae")],
+            ["", ", No-TCGM", ", No-TCSE, δ = 1.8e-3"],
+        ),
+        ([stored("embed.lambda_cl=0")], [", No-TCSE (λ_cl = 0)"]),
+        (
+            [stored("embed.type=dcae"), stored("embed.type=dcae", "embed.lambda_cl=0", seed=2)],
+            [", No-TCSE", ", No-TCSE"],
+        ),
+        ([stored(), stored("train.lr=0.01", "train.hidden=16")], ["", ", train.hidden = 16, train.lr = 0.01"]),
+        ([stored("memory.delta=0.1"), stored("memory.delta=0.1", seed=2)], [", δ = 0.1", ", δ = 0.1"]),
+        (
+            [stored(steps=1000), stored(steps=2000), stored(algo="qmix", steps=3000)],
+            [", 1,000 steps", ", 2,000 steps", "QMIX on 3m"],
+        ),
+        ([stored(), stored(preset="emu_code")], ["", ", preset = emu_code"]),
+        (
+            [stored(env="grf", map="academy_3_vs_1_with_keeper")],
+            ["EMTC(QPLEX) on academy_3_vs_1_with_keeper [grf]"],
+        ),
+        (
+            [stored("env.skirmish.spawn_jitter=0.05"), stored(seed=2)],
+            [", env.skirmish.spawn_jitter = 0.05", ""],
+        ),
+        ([STRANGER], ["new on 9m"]),
+    ],
+    ids=[
+        "seed, device and records", "ablations", "embedder without its contrast", "setting without effect",
+        "settings of the training", "setting of the method in all runs", "lengths", "preset", "environment",
+        "shifted starts", "unknown algorithm",
+    ],
+)  # fmt: skip
+def test_a_run_is_named_by_the_settings_in_which_it_differs_in_more_than_its_seed(configs, expected) -> None:
+    """An expected text that begins with a comma, or is empty, follows the name of the algorithm and its map."""
+    found = labels(dict(enumerate(configs)))
+    assert [found[k].removeprefix("EMTC(QPLEX) on 3m") for k in range(len(configs))] == expected
 
 
 def test_two_seeds_of_a_variant_must_agree_in_all_that_changes_what_is_learned() -> None:
@@ -41,25 +69,6 @@ def test_two_seeds_of_a_variant_must_agree_in_all_that_changes_what_is_learned()
     assert learning_settings({**settings, **harmless}) == settings
 
 
-def test_an_embedder_without_its_contrast_has_the_paper_s_name() -> None:
-    plain = stored("embed.type=dcae")
-    found = labels({"a": stored(), "b": stored("embed.lambda_cl=0"), "c": plain})
-    assert found["b"] == "EMTC(QPLEX) on 3m, No-TCSE (λ_cl = 0)"
-    assert labels({"a": stored(), "c": plain, "d": stored("embed.type=dcae", "embed.lambda_cl=0", seed=2)}) == {
-        "a": "EMTC(QPLEX) on 3m",
-        "c": "EMTC(QPLEX) on 3m, No-TCSE",
-        "d": "EMTC(QPLEX) on 3m, No-TCSE",
-    }
-
-
-def test_two_runs_with_other_learning_rates_are_never_one_line() -> None:
-    variants = group_variants({"a": stored(), "b": stored("train.lr=0.01", "train.hidden=16")})
-    assert [variant.name for variant in variants] == [
-        "EMTC(QPLEX)",
-        "EMTC(QPLEX), train.hidden = 16, train.lr = 0.01",
-    ]
-
-
 def test_settings_of_the_training_that_all_runs_share_are_not_in_their_names() -> None:
     shared = ("train.eps_steps=8000", "train.batch=8")
     configs = {"a": stored(*shared), "b": stored(*shared, "gate.enabled=false")}
@@ -72,49 +81,6 @@ def test_settings_of_the_training_that_all_runs_share_are_not_in_their_names() -
     assert variants[0].method == "emtc-qplex (train.batch = 8, train.eps_steps = 8000)"
     with_plain = {variant.name for variant in group_variants({**configs, "c": stored()})}
     assert {"EMTC(QPLEX)", "EMTC(QPLEX), train.batch = 8, train.eps_steps = 8000"} < with_plain
-
-
-def test_a_setting_of_the_method_that_all_runs_share_is_in_their_names() -> None:
-    variants = group_variants({algo: stored("memory.delta=0.1", algo=algo) for algo in ("emtc-qplex", "emu-qplex")})
-    assert [variant.name for variant in variants] == ["EMTC(QPLEX), δ = 0.1", "EMU(QPLEX), δ = 0.1"]
-
-
-def test_the_key_of_a_variant_is_the_one_that_old_links_hide() -> None:
-    (variant,) = group_variants({"a": stored("gate.enabled=false")})
-    assert variant.method == "emtc-qplex (gate.enabled = false)"
-    assert variant.changes_text == "gate.enabled = false"
-
-
-def test_budgets_are_named_where_they_differ_and_only_there() -> None:
-    assert labels({"a": stored(steps=1000), "b": stored(steps=2000), "c": stored(algo="qmix", steps=3000)}) == {
-        "a": "EMTC(QPLEX) on 3m, 1,000 steps",
-        "b": "EMTC(QPLEX) on 3m, 2,000 steps",
-        "c": "QMIX on 3m",
-    }
-
-
-def test_another_preset_and_another_environment_are_told() -> None:
-    found = labels({"a": stored(preset="emu_code"), "b": stored(env="grf", map="academy_3_vs_1_with_keeper")})
-    assert found["a"] == "EMTC(QPLEX) on 3m, preset = emu_code"
-    assert found["b"] == "EMTC(QPLEX) on academy_3_vs_1_with_keeper [grf]"
-
-
-def test_a_run_with_shifted_starts_is_not_averaged_with_those_of_fixed_starts() -> None:
-    assert labels({"shifted": stored("env.skirmish.spawn_jitter=0.05"), "fixed": stored(seed=2)}) == {
-        "shifted": "EMTC(QPLEX) on 3m, env.skirmish.spawn_jitter = 0.05",
-        "fixed": "EMTC(QPLEX) on 3m",
-    }
-
-
-def test_a_configuration_of_a_stranger_is_labelled_all_the_same() -> None:
-    env = {"name": "skirmish", "map": "9m", "skirmish": {"spawn_jitter": 0.0}}
-    assert labels({"a": {"algo": "new", "env": env}}) == {"a": "new on 9m"}
-
-
-def test_every_algorithm_has_the_name_that_the_paper_gives_it() -> None:
-    names = [name_algo(algo) for algo in list_algos()]
-    assert len(set(names)) == 17
-    assert {"EMTC(QPLEX)", "EMU(CDS)", "QMIX", "CDS", "DMIX", "MAPPO", "EMC"} <= set(names)
 
 
 def test_no_two_ablations_share_a_name() -> None:
