@@ -8,7 +8,7 @@ import pytest
 
 from app.cli.main import run
 from storage.api import OpenDatabase, open_database
-from storage.queries.tables import TABLE_NAMES, TableName
+from storage.queries.tables import TableName
 from storage.runs.changes import create_run
 from tests.require import require_package
 from tests.storage.records import CONFIG, record_everything
@@ -39,7 +39,7 @@ def plain(rows: Any) -> list[tuple]:
     return [tuple(None if pd.isna(value) else value for value in row) for row in rows]
 
 
-@pytest.mark.parametrize("table", TABLE_NAMES)
+@pytest.mark.parametrize("table", ["transitions", "evaluations"])
 def test_duckdb_reads_parquet_and_arrow_streams(recorded, tmp_path: Path, table: TableName) -> None:
     duckdb = require_package("duckdb")
     place = exported(recorded, tmp_path, table, "parquet")
@@ -51,19 +51,7 @@ def test_duckdb_reads_parquet_and_arrow_streams(recorded, tmp_path: Path, table:
     assert plain(connection.from_arrow(stream).fetchall()) == stored(recorded, table)
 
 
-def test_duckdb_asks_a_question_of_a_file(recorded, tmp_path: Path) -> None:
-    duckdb = require_package("duckdb")
-    place = exported(recorded, tmp_path, "transitions", "parquet")
-    asked = "SELECT episode, avg(beta), count(*) FROM read_parquet(?) GROUP BY episode ORDER BY episode"
-    found = duckdb.connect().execute(asked, [str(place)]).fetchall()
-    frame = recorded[0].run(recorded[1]).transitions(["episode", "beta"])
-    grouped = frame.groupby("episode")["beta"]
-    assert [row[0] for row in found] == list(grouped.groups)
-    assert [row[1] for row in found] == pytest.approx(grouped.mean().tolist(), abs=1e-15)
-    assert [row[2] for row in found] == frame.groupby("episode").size().tolist()
-
-
-@pytest.mark.parametrize("table", TABLE_NAMES)
+@pytest.mark.parametrize("table", ["transitions", "evaluations"])
 def test_polars_reads_parquet_arrow_files_and_streams(recorded, tmp_path: Path, table: TableName) -> None:
     polars = require_package("polars")
     for frame in (
