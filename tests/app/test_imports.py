@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import func, select, update
 
 from app.analysis.curves import read_curves, read_tables
-from app.analysis.identical_runs import describe_identical_runs
 from app.analysis.provenance import describe_runs
 from app.analysis.results import select_finals, select_results
 from app.analysis.settings import list_code_warnings
@@ -125,22 +124,17 @@ def test_a_run_is_imported_once_and_with_other_numbers_only_under_another_name(d
     assert len(take(db, place, "csv", capsys, "--name", "second try")["runs"]) == 2
 
 
-def test_a_search_finds_imported_runs_by_their_format_and_by_their_name(db, tmp_path, capsys) -> None:
-    ids = take(db, write(tmp_path / "r.csv", CSV), "csv", capsys, "--name", "authors")["runs"]
-    for condition in ("imported=csv", "imported=authors", "imported!=sacred", "imported!="):
-        assert set(matching_ids(db, RunFilter(where=(condition,)))) == set(ids), condition
-    assert matching_ids(db, RunFilter(where=("imported!=csv",))) == []
-
-
-def test_a_table_names_its_columns_and_an_untold_environment_is_called_other(db, tmp_path, capsys) -> None:
-    done = take(db, write(tmp_path / "r.csv", CSV), "csv", capsys)
+def test_a_table_names_its_columns_and_its_runs_are_found_by_format_and_name(db, tmp_path, capsys) -> None:
+    done = take(db, write(tmp_path / "r.csv", CSV), "csv", capsys, "--name", "authors")
     rows = [find_run(db, each) for each in done["runs"]]
     assert [(row.env, row.seed, row.win_rate, row.mu_w) for row in rows] == [
         ("other", 4, 0.5, 0.25),
         ("other", 5, 1, 0.625),
     ]
     assert "--env" in done["remarks"][0]
-    assert matching_ids(db, RunFilter(where=("preset=imported", "imported=csv")))
+    for condition in ("imported=csv", "imported=authors", "imported!=sacred", "imported!=", "preset=imported"):
+        assert set(matching_ids(db, RunFilter(where=(condition,)))) == set(done["runs"]), condition
+    assert matching_ids(db, RunFilter(where=("imported!=csv",))) == []
 
 
 def test_a_run_with_returns_alone_counts_as_evaluated_and_is_not_described_by_its_transitions(
@@ -282,27 +276,29 @@ def read_rows(db: Database, ids: list[str]) -> list[RunRow]:
     return [find_run(db, run_id) for run_id in ids]
 
 
-@pytest.mark.parametrize("one_by_one", [False, True], ids=["together", "one-by-one"])
-def test_seeds_that_end_at_slightly_different_steps_are_one_variant(db, tmp_path, capsys, one_by_one: bool) -> None:
-    rows = [f"qmix,3m,{seed},0,0\nqmix,3m,{seed},{end},1\n" for seed, end in ((1, 200_050), (2, 200_100), (3, 90_000))]
+SHORT = {1: [0, 200_050], 2: [0, 200_100], 3: [0, 90_000]}
+LONG = {seed: list(range(0, end + 1, 10_000)) for seed, end in ((1, 80_000), (2, 70_000), (3, 60_000))}
+
+
+@pytest.mark.parametrize(
+    ("curves", "one_by_one", "expected"),
+    [
+        pytest.param(SHORT, False, {"200,100": 2, "90,000": 1}, id="together"),
+        pytest.param(SHORT, True, {"200,100": 2, "90,000": 1}, id="one by one"),
+        pytest.param(LONG, False, {"80,000": 2, "60,000": 1}, id="within two evaluation intervals"),
+    ],
+)
+def test_seeds_that_end_at_slightly_different_steps_are_one_variant(
+    db, tmp_path, capsys, curves, one_by_one, expected
+) -> None:
+    tables = ["".join(f"qmix,3m,{seed},{step},0.5\n" for step in steps) for seed, steps in curves.items()]
     ids = []
-    for text in rows if one_by_one else ["".join(rows)]:
+    for text in tables if one_by_one else ["".join(tables)]:
         place = write(tmp_path / "r.csv", f"algo,map,seed,step,win_rate\n{text}")
         ids += take(db, place, "csv", capsys)["runs"]
-    all_runs = read_curves(read_tables(db, read_rows(db, ids)))
-    groups = select_results(all_runs, for_final_numbers=True).by_variant
-    assert {group.variant.name: group.n for group in groups} == {
-        "qmix, imported (csv), 200,100 steps": 2,
-        "qmix, imported (csv), 90,000 steps": 1,
-    }
-
-
-def test_lengths_within_two_evaluation_intervals_are_one_budget(db, tmp_path, capsys) -> None:
-    ends = {1: 80_000, 2: 70_000, 3: 60_000}
-    rows = [f"qmix,3m,{seed},{step},0.5" for seed, end in ends.items() for step in range(0, end + 1, 10_000)]
-    place = write(tmp_path / "r.csv", "\n".join(["algo,map,seed,step,win_rate", *rows]) + "\n")
-    steps = [(row.target_steps, row.env_steps) for row in read_rows(db, take(db, place, "csv", capsys)["runs"])]
-    assert steps == [(80_000, 80_000), (80_000, 80_000), (60_000, 60_000)]
+    groups = select_results(read_curves(read_tables(db, read_rows(db, ids))), for_final_numbers=True).by_variant
+    names = {f"qmix, imported (csv), {steps} steps": n for steps, n in expected.items()}
+    assert {group.variant.name: group.n for group in groups} == names
 
 
 def test_a_budget_replaces_the_last_steps_and_names_the_runs_that_stopped_before(db, tmp_path, capsys) -> None:
@@ -455,13 +451,6 @@ def test_the_csv_export_of_wandb_has_a_run_in_each_column_also_if_names_are_repe
 )
 def test_algorithm_map_and_seed_are_found_in_the_name_of_a_run(name: str, algo: str, map: str, seed: int) -> None:
     assert parse_run_name(name, SourceOverrides()) == (algo, map, seed)
-
-
-def test_imported_win_rates_that_are_all_zero_are_not_identical_runs(db, tmp_path, capsys) -> None:
-    rows = [f"{algo},3m,1,{step},0" for algo in ("qmix", "vdn") for step in (0, 1000)]
-    place = write(tmp_path / "r.csv", "\n".join(["algo,map,seed,step,win_rate", *rows]) + "\n")
-    rows = read_rows(db, take(db, place, "csv", capsys)["runs"])
-    assert describe_identical_runs(select_results(read_curves(read_tables(db, rows)))) == ""
 
 
 def test_imports_of_four_programs_and_our_runs_are_one_chart(db, tmp_path, capsys) -> None:
