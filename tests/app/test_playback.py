@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure as FileFigure
 from PIL import Image, ImageColor
 
@@ -20,17 +19,16 @@ from app.analysis.episodes import draw_scene, find_fault
 from app.figures.named.trajectories import draw_trajectory
 from app.figures.theme import NEUTRAL_COLOR
 from app.replay.drawing import FieldArtist, draw_image
-from app.replay.files import choose_moments, make_gif, make_page, read_replays
+from app.replay.files import choose_moments, make_gif, make_page
 from app.replay.layout import (
     MOVED_APART,
     EpisodeLayout,
     crop_field,
-    label_units,
     lay_out_episodes,
     mix_frames,
     separate_units,
 )
-from app.replay.payload import make_payload, pack_payload
+from app.replay.payload import make_payload
 from app.replay.replay import (
     MISSING,
     EpisodeView,
@@ -41,8 +39,6 @@ from app.replay.replay import (
 )
 from emtc_core.envs.grf.scenarios import ACTION_NAMES
 from emtc_core.envs.scene import Scene, find_passes
-from emtc_core.errors import ConfigError
-from tests.errors import raises
 
 
 def make_scene(frames: int = 5, *, health: float = 1.0) -> Scene:
@@ -84,17 +80,6 @@ def read_header(payload: bytes) -> dict:
     return json.loads(payload[4 : 4 + int.from_bytes(payload[:4], "little")])
 
 
-def test_health_is_a_ring_outside_of_the_unit():
-    field = FieldArtist(FileFigure().subplots(), lay_out(make_scene(health=0.5)), (320, 320))
-    field.move(0)
-    rings = [artist for artist in field.moving if isinstance(artist, LineCollection)][-3]
-    segments = rings.get_segments()
-    center, health = np.array((0, 0)), segments[3]  # three gray circles, then the health of each unit
-    radius = np.hypot(*(health - center).T)
-    assert radius.min() > 8, "outside the unit, whose number is inside"
-    np.testing.assert_allclose(health[-1], (0, -radius[0]), atol=1e-5)  # half of the circle
-
-
 def test_overlapping_units_are_drawn_apart_with_a_note():
     scene = make_scene()
     crowd = replace(scene, position=np.full_like(scene.position, 16))
@@ -125,21 +110,6 @@ def test_a_unit_is_moved_by_at_most_one_and_a_half_radii(units: int, seed: int):
     shift = np.abs(separate_units(scene, 14) - scene.position)
     assert shift.max(initial=0) <= 1.5 * 0.5 + 1e-5
     assert not shift[:, scene.team == 2].any()
-
-
-def test_units_of_several_kinds_are_labeled_by_kind():
-    assert label_units(make_scene()) == ["0", "1", "0"]
-    mixed = replace(make_scene(), kind=("stalker", "zealot", "zergling"), team=np.zeros(3, np.int8))
-    assert label_units(mixed) == ["s0", "ze1", "ze2"]
-
-
-def test_the_trail_of_a_unit_ends_where_the_unit_is():
-    field = FieldArtist(FileFigure().subplots(), lay_out(make_scene()), (32, 32))
-    field.move(1.5)
-    trails = field.moving[0]
-    assert isinstance(trails, LineCollection)
-    lines = np.array(trails.get_segments()).reshape(2, 3, 2, 2)[:, 0]  # steps of agent 0
-    np.testing.assert_allclose(lines, [[(0, 0), (2, 0)], [(2, 0), (3, 0)]])
 
 
 def test_the_ball_is_drawn_above_a_player_at_the_same_position():
@@ -234,29 +204,29 @@ def test_moments_include_both_ends_of_the_episode_and_are_limited(frames, count)
 
 
 def test_two_episodes_have_one_time_axis_one_scale_and_the_values_of_both():
-    header = read_header(make_payload([make_episode(5, title="one"), make_episode(9, title="two")], start=99))
-    meta, arrays = header["meta"], {entry["name"] for entry in header["arrays"]}
+    mixed = replace(make_scene(9), kind=("stalker", "zealot", "zergling"), team=np.zeros(3, np.int8))
+    second = replace(make_episode(9, title="</script>"), scene=mixed)
+    payload = make_payload([make_episode(5, title="one"), second], start=99)
+    header = read_header(payload)
+    meta, arrays = header["meta"], {entry["name"]: entry for entry in header["arrays"]}
     assert (meta["frames"], meta["start"]) == (9, 8)
     assert [side["frames"] for side in meta["sides"]] == [5, 9]
+    assert [side["title"] for side in meta["sides"]] == ["one", "</script>"]
+    assert [side["labels"] for side in meta["sides"]] == [["0", "1", "0"], ["s0", "ze1", "ze2"]]
     assert meta["sides"][0]["bounds"] == meta["sides"][1]["bounds"]
     assert [panel["title"] for panel in meta["panels"]] == ["Δ_mem", "β", "H", "reward", "health", "actions"]
-    first, second = meta["panels"][0]["lines"]
-    assert (first["name"], first["group"], first["dash"]) == ("A", "A", None)
-    assert (second["name"], second["group"]) == ("B", "B")
-    assert second["dash"]
-    assert (len(first["y"]), len(second["y"])) == (4, 8)
-    assert {"0-position", "1-position", "0-target", "1-action"} <= arrays
-
-
-def test_the_arrays_of_a_payload_are_read_back():
-    payload = pack_payload({"n": 2, "name": "é</script>"}, {"x": np.array([1.5, np.nan]), "ok": np.array([True])})
+    one, other = meta["panels"][0]["lines"]
+    assert (one["name"], one["group"], one["dash"]) == ("A", "A", None)
+    assert (other["name"], other["group"]) == ("B", "B")
+    assert other["dash"]
+    assert (len(one["y"]), len(other["y"])) == (4, 8)
     size = int.from_bytes(payload[:4], "little")
-    header, body = read_header(payload), payload[4 + size :]
     assert size % 4 == 0
-    assert header["meta"]["name"] == "é</script>"
-    first, second = header["arrays"]
-    np.testing.assert_array_equal(np.frombuffer(body, np.float32, first["size"], first["offset"]), [1.5, np.nan])
-    assert body[second["offset"]] == 1
+    for name, values in (("1-position", mixed.position), ("1-action", second.actions)):
+        entry = arrays[name]
+        read = np.frombuffer(payload[4 + size :], entry["dtype"], entry["size"], entry["offset"])
+        np.testing.assert_array_equal(read, values.reshape(-1), err_msg=name)
+    assert {"0-position", "0-target"} <= arrays.keys()
 
 
 def test_the_key_of_a_payload_depends_on_its_whole_content():
@@ -281,19 +251,22 @@ def test_health_has_a_panel_only_if_a_unit_lost_health():
     np.testing.assert_allclose(lines[2].y, [1, 1, 0.5, 0.5])
 
 
-def test_actions_are_colored_by_group():
-    styles = style_actions(("no-op", "stop", "top left", "attack 3", "shot"), 5)
-    assert [action.group for action in styles] == ["no-op", "stop", "move", "attack", "shot"]
-    assert styles[0].color is None
-    assert styles[3].mark == "3"
-    assert [action.name for action in style_actions((), 2)] == ["action 0", "action 1"]
-
-
-@pytest.mark.parametrize("names", [ACTION_NAMES, tuple(f"act{k}" for k in range(14)), ()])
-def test_each_color_of_the_actions_is_one_entry_of_the_legend(names):
+@pytest.mark.parametrize(
+    ("names", "groups"),
+    [
+        (("no-op", "stop", "top left", "attack 3", "shot"), ["no-op", "stop", "move", "attack", "shot"]),
+        (tuple(f"act{k}" for k in range(14)), None),
+        (ACTION_NAMES, None),
+        ((), None),
+    ],
+)
+def test_each_color_of_the_actions_is_one_group_and_one_entry_of_the_legend(names, groups):
     styles = style_actions(names, len(names) or 14)
+    assert groups in (None, [style.group for style in styles])
+    assert all(style.color is None for style in styles if style.group == "no-op")
     pairs = {(style.group, style.color) for style in styles if style.color}
     assert len(pairs) == len({group for group, _ in pairs}) == len({color for _, color in pairs})
+    assert [style.name for style in styles] == list(names or (f"action {k}" for k in range(14)))
 
 
 def test_each_entry_of_a_state_has_its_own_scale():
@@ -379,9 +352,3 @@ def test_a_page_contains_its_data_and_loads_nothing():
     packed = re.search(r'id="data">([^<]*)<', page)
     assert packed
     assert base64.b64decode(packed[1]) == make_payload([side], start=2)
-
-
-@pytest.mark.parametrize("name", ["", "one", "1-2-3", "9" * 30])
-def test_an_invalid_name_of_an_episode_is_refused(name):
-    with raises(ConfigError, key="episode", value=name):
-        read_replays(None, [("run", name)])  # type: ignore[arg-type]

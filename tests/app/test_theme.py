@@ -178,8 +178,3 @@ def test_variants_that_differ_only_in_their_training_length_have_clearly_differe
     styles = make_styles(methods).values()
     assert len({style.marker for style in styles}) == 3
     assert min(distance(a.color, b.color) for a, b in combinations(styles, 2)) > 0.14
-
-
-def test_the_values_of_the_map_become_lighter_in_their_order_on_the_dark_background() -> None:
-    levels = [luminance(color) for color in VIRIDIS_ON_DARK]
-    assert levels == sorted(levels)

@@ -134,15 +134,6 @@ def test_another_tau_equals_a_loop_over_the_transitions(
     assert compute_gate_means(found.recorded).removed == pytest.approx(removed_before / total if total else 0.0)
 
 
-@settings(max_examples=60, deadline=None)
-@given(seed=SEEDS)
-def test_the_recorded_tau_gives_the_recorded_gates(seed: int) -> None:
-    snapshot = _snapshot(seed)
-    for each in evaluate_what_if(snapshot, _stream(seed, snapshot), _rules(), WhatIfSettings()).sets:
-        np.testing.assert_allclose(each.recomputed.beta, each.recorded.beta, atol=1e-6)
-        np.testing.assert_array_equal(each.recomputed.delta_mem, each.recorded.delta_mem)
-
-
 def test_the_removed_share_is_the_metric_of_that_name() -> None:
     rng = np.random.default_rng(0)
     r_p, beta = rng.normal(size=40), rng.random(40)
