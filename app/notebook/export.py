@@ -242,8 +242,6 @@ def _collect_options(view: PinnedView, figure: Figure, kind: FigureKind[Any, Any
     """Collect the options of a figure from the pinned options, the URL parameters, and the figure's texts."""
     available = kind.options.list_options()
     options = {name: value for name, value in view.options.items() if name in available}
-    if "rate" in available and not options.keys() & {"rate", "quantity"}:
-        options["rate"] = "greedy"  # Old views have no `rate`. Greedy was the default when they were stored.
     for name, option in available.items():
         is_on_in_url = view.query.get(option.parameter) == ["true"]
         if isinstance(option.default, bool) and is_on_in_url:

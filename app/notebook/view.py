@@ -37,8 +37,6 @@ from storage.runs.rows import RunRow
 Query = dict[str, list[str]]
 """URL parameters: name → values."""
 
-PAGES_WITH_RATE = ("compare", "sweeps")
-"""Pages with a URL parameter `rate`, which selects the win rate: of greedy or of robust evaluation episodes."""
 MAX_POINTS = 5000
 """Maximum number of stored points of a cloud."""
 MAX_POINTS_PER_LINE = 2000
@@ -142,10 +140,7 @@ def make_view(
 
 
 def read_view(stored: Mapping[str, Any] | None) -> PinnedView | None:
-    """Read a stored view; None if there is none, or its page is unknown.
-
-    Old views have no `rate`. They get `greedy`, which was the default at that time.
-    """
+    """Read a stored view; None if there is none, or its page is unknown."""
     if not stored or stored.get("page") not in PAGES:
         return None
     query: Query = {}
@@ -154,8 +149,6 @@ def read_view(stored: Mapping[str, Any] | None) -> PinnedView | None:
         for name, value in parameters.items():
             values = value if isinstance(value, list) else [value]
             query[str(name)] = [str(item) for item in values]
-    if stored["page"] in PAGES_WITH_RATE:
-        query.setdefault("rate", ["greedy"])
     options = stored.get("facts")
     run_ids: list[str] = []
     runs = stored.get("runs")

@@ -78,17 +78,17 @@ def write_sacred(
     assert done.returncode == 0, done.stderr
 
 
-def write_two_seeds(folder: Path, *, env: str = "sc2", **more: Any) -> Path:
+def write_two_seeds(folder: Path) -> Path:
     """Two seeds of PyMARL's QMIX on 3m."""
     for seed, curves in TWO_SEEDS.items():
-        config = {"name": "qmix", "seed": seed, "env": env, "env_args": {"map_name": "3m"}, "t_max": 20_000, **more}
+        config = {"name": "qmix", "seed": seed, "env": "sc2", "env_args": {"map_name": "3m"}, "t_max": 20_000}
         write_sacred(folder, config, curves)
     return folder
 
 
-def marl_eval(runs: dict[str, dict[str, Any]], algo: str = "MAPPO") -> dict[str, Any]:
+def marl_eval(runs: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Runs under the keys of marl-eval's JSON."""
-    return {"smax": {"3m": {algo: runs}}}
+    return {"smax": {"3m": {"MAPPO": runs}}}
 
 
 def steps(values: dict[int, list[float]], key: str = "return") -> dict[str, Any]:

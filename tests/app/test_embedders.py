@@ -7,20 +7,13 @@ from app.analysis.collapse import measure_collapse
 from app.analysis.curves import read_curves, read_tables
 from app.analysis.measures import compute_return_r2, measure_runs
 from app.analysis.projections.embedders import embed_snapshot, read_states
-from app.analysis.projections.snapshots import (
-    EMBED_PROGRESS,
-    Phase,
-    get_phase,
-    make_projection_params,
-    project_snapshot,
-)
+from app.analysis.projections.snapshots import make_projection_params, project_snapshot
 from app.cli.main import run
 from app.jobs.projection_process import fit_embedder
 from app.jobs.projections import run_job
-from emtc_core.errors import ConfigError, StorageError
+from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.projections import create_job, get_job
-from storage.queries.episodes import iter_states
 from storage.queries.memory import get_node, get_snapshot, list_snapshots
 from storage.queries.projections import find_embedding, find_projection
 from storage.runs.rows import find_run
@@ -45,15 +38,9 @@ def test_states_are_those_of_the_nodes(seeded: tuple[Database, int]) -> None:
         assert np.array_equal(state, get_node(db, get_snapshot(db, snapshot_id), int(snapshot.slot[row])).state)
 
 
-def test_states_that_are_gone_are_a_sentence(seeded: tuple[Database, int]) -> None:
+def test_an_embedder_is_fitted_once_for_a_seed(seeded: tuple[Database, int]) -> None:
     db, snapshot_id = seeded
-    with pytest.raises(StorageError, match=r"\b999\b"):
-        list(iter_states(db, get_snapshot(db, snapshot_id).run_id, [1, 999]))
-
-
-@pytest.mark.parametrize("kind", ["tcse", "dcae", "random"])
-def test_an_embedder_is_fitted_once_and_is_the_same_for_the_same_seed(seeded: tuple[Database, int], kind: str) -> None:
-    db, snapshot_id = seeded
+    kind = "tcse"
     parts: list[float] = []
     first = embed_snapshot(db, snapshot_id, kind=kind, seed=3, progress=parts.append)
     assert first.coordinates.shape == (get_snapshot(db, snapshot_id).size, 4)
@@ -103,21 +90,8 @@ def test_a_study_reads_how_well_each_embedder_tells_returns(seeded: tuple[Databa
     assert measured["r2_random"] == {row.id: told["tcse"] - told["random"]}
 
 
-def test_an_unknown_embedder_is_refused_by_name(seeded: tuple[Database, int], capsys) -> None:
-    db, _ = seeded
-    assert run(["project", "x", "--embedder", "magic", "--db", f"sqlite:///{db.path}"]) == 2
-    assert "own, tcse, dcae, random" in capsys.readouterr().err
-
-
-def test_a_map_of_an_embedder_that_was_not_fitted_is_a_sentence(seeded: tuple[Database, int]) -> None:
+def test_a_map_of_an_embedder_that_is_unknown_or_was_not_fitted_is_refused(seeded: tuple[Database, int]) -> None:
     db, snapshot_id = seeded
-    with raises(ConfigError, key="embedder", value="dcae"):
-        project_snapshot(db, snapshot_id, method="pca", n=50, seed=77, embedder="dcae")
-    with raises(ConfigError, key="embedder", value="magic"):
-        project_snapshot(db, snapshot_id, method="pca", n=50, embedder="magic")
-
-
-def test_a_job_that_fits_an_embedder_has_three_phases() -> None:
-    assert get_phase(EMBED_PROGRESS / 2, embedder="dcae") == Phase("embedder", 0.5)
-    assert get_phase(EMBED_PROGRESS, embedder="dcae").name == "layout"
-    assert get_phase(1.0, embedder="dcae") == Phase("placing", 1.0)
+    for embedder in ("dcae", "magic"):
+        with raises(ConfigError, key="embedder", value=embedder):
+            project_snapshot(db, snapshot_id, method="pca", n=50, seed=77, embedder=embedder)

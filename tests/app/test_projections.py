@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.analysis.projections.linear import AXIS_PAIRS, compute_pca, select_axes
+from app.analysis.projections.linear import compute_pca
 from app.analysis.projections.neighbors import find_neighbors
 from app.analysis.projections.sampling import sample_stratified_rows
 from app.analysis.projections.snapshots import compute_projection
@@ -16,12 +16,17 @@ def blobs() -> np.ndarray:
     return np.concatenate([rng.normal(c, 0.5, (60, 4)) for c in centres]).astype(np.float32)
 
 
+@pytest.fixture(scope="module")
+def layouts(blobs) -> dict[str, np.ndarray]:
+    return {method: compute_projection(method, blobs, seed=0) for method in ("pca", "tsne", "umap")}
+
+
 @pytest.mark.parametrize("method", ["pca", "tsne", "umap"])
-def test_same_seed_gives_bit_identical_coordinates(blobs, method):
-    first, second = (compute_projection(method, blobs, seed=3) for _ in range(2))
-    assert first.dtype == np.float32
-    assert first.shape == (len(blobs), 2)
-    assert first.tobytes() == second.tobytes()
+def test_same_seed_gives_bit_identical_coordinates(blobs, layouts, method):
+    again = compute_projection(method, blobs, seed=0)
+    assert again.dtype == np.float32
+    assert again.shape == (len(blobs), 2)
+    assert again.tobytes() == layouts[method].tobytes()
 
 
 @pytest.mark.slow
@@ -34,15 +39,14 @@ def test_number_of_threads_does_not_change_the_picture():
 
 
 @pytest.mark.parametrize("method", ["tsne", "umap"])
-def test_separate_clusters_stay_separate(blobs, method):
-    drawn = compute_projection(method, blobs, seed=0)
+def test_separate_clusters_stay_separate(layouts, method):
     label = np.repeat(np.arange(4), 60)
-    index, _ = find_neighbors(drawn, 5)
+    index, _ = find_neighbors(layouts[method], 5)
     assert (label[index] == label[:, None]).mean() > 0.98
 
 
-def test_umap_depends_on_its_seed(blobs):
-    assert not np.array_equal(compute_projection("umap", blobs, seed=1), compute_projection("umap", blobs, seed=2))
+def test_umap_depends_on_its_seed(blobs, layouts):
+    assert not np.array_equal(compute_projection("umap", blobs, seed=1), layouts["umap"])
 
 
 @pytest.mark.parametrize("method", ["tsne", "umap"])
@@ -64,13 +68,7 @@ def test_progress_rises_and_an_exception_in_it_cancels(blobs, method):
 
 
 @pytest.mark.parametrize("method", ["pca", "tsne", "umap"])
-def test_repeated_points_are_no_obstacle(method):
-    points = np.repeat(np.eye(4, dtype=np.float32), 20, axis=0)
-    assert np.isfinite(compute_projection(method, points, seed=0)).all()
-
-
-@pytest.mark.parametrize("method", ["pca", "tsne", "umap"])
-@pytest.mark.parametrize("n_distinct", [1, 2, 5, 20])
+@pytest.mark.parametrize("n_distinct", [1, 11, 12])
 def test_a_map_has_as_many_points_as_there_are_different_embeddings(method, n_distinct):
     distinct = np.random.default_rng(0).normal(size=(n_distinct, 4)).astype(np.float32)
     drawn = compute_projection(method, distinct[np.arange(774) % n_distinct], seed=0)
@@ -78,11 +76,6 @@ def test_a_map_has_as_many_points_as_there_are_different_embeddings(method, n_di
     assert np.isfinite(drawn).all()
     if n_distinct > 1:
         assert np.ptp(drawn, axis=0).max() > 1, "the points are apart"
-
-
-def test_too_few_points_are_refused():
-    with pytest.raises(ValueError, match=r"\bumap\b.*\b12\b.*\b5\b"):
-        compute_projection("umap", np.zeros((5, 4), np.float32), seed=0)
 
 
 def test_pca_agrees_with_scikit_learn_up_to_sign(blobs):
@@ -94,22 +87,11 @@ def test_pca_agrees_with_scikit_learn_up_to_sign(blobs):
     assert f"{100 * theirs.explained_variance_ratio_[0]:.0f} %" in ours.x_label
 
 
-def test_six_axis_pairs_show_the_embedding_itself(blobs):
-    assert len(AXIS_PAIRS) == 6
-    drawn = select_axes(blobs, (1, 3))
-    assert np.array_equal(drawn.coordinates, blobs[:, [1, 3]])
-    assert drawn.y_label == "embedding x4 [1]"
-
-
 def test_neighbors_leave_the_point_itself_out_even_among_twins():
     points = np.zeros((6, 4))
     index, distance = find_neighbors(points, 3)
     assert (index != np.arange(6)[:, None]).all()
     assert (distance == 0).all()
-
-
-def test_sample_is_everything_when_there_is_little():
-    assert sample_stratified_rows(np.zeros(5), np.arange(5), n=10, seed=0).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_sample_gives_every_stratum_its_share_and_is_reproducible():
@@ -138,13 +120,12 @@ def test_pca_turns_its_axes_towards_earlier_places_and_takes_their_scale(blobs):
 
 
 @pytest.mark.parametrize("method", ["tsne", "umap"])
-def test_a_layout_that_begins_from_places_stays_near_them(blobs, method):
-    first = compute_projection(method, blobs, seed=0)
+def test_a_layout_that_begins_from_places_stays_near_them(blobs, layouts, method):
+    first = layouts[method]
     again = compute_projection(method, blobs, seed=0, init=first)
     other = compute_projection(method, blobs, seed=0, init=first[:, ::-1])
     centre_distance = [np.linalg.norm(_centres(first) - _centres(each)) for each in (again, other)]
     assert centre_distance[0] < centre_distance[1] / 2
-    assert again.tobytes() == compute_projection(method, blobs, seed=0, init=first).tobytes()
 
 
 def _centres(layout: np.ndarray) -> np.ndarray:

@@ -8,7 +8,6 @@ import pytest
 
 from app.cli.main import run
 from storage.api import OpenDatabase, open_database
-from storage.queries.tables import TABLE_NAMES, TableName
 from storage.runs.changes import create_run
 from tests.require import require_package
 from tests.storage.records import CONFIG, record_everything
@@ -22,54 +21,28 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[OpenDatabase, st
     return db, run_id
 
 
-def exported(recorded: tuple[OpenDatabase, str], folder: Path, table: TableName, format: str) -> Path:
-    db, run_id = recorded
-    out = folder / f"{table}.{format}"
-    assert run(["export", run_id, "--table", table, "--format", format, "--out", str(out), "--db", db.url]) == 0
-    return out
-
-
-def stored(recorded: tuple[OpenDatabase, str], table: TableName) -> list[tuple]:
-    db, run_id = recorded
-    return plain(pd.concat(list(db.run(run_id).chunks(table))).itertuples(index=False, name=None))
-
-
 def plain(rows: Any) -> list[tuple]:
     """Write every missing value as None."""
     return [tuple(None if pd.isna(value) else value for value in row) for row in rows]
 
 
-@pytest.mark.parametrize("table", TABLE_NAMES)
-def test_duckdb_reads_parquet_and_arrow_streams(recorded, tmp_path: Path, table: TableName) -> None:
-    duckdb = require_package("duckdb")
-    place = exported(recorded, tmp_path, table, "parquet")
-    connection = duckdb.connect()
-    assert plain(connection.execute("SELECT * FROM read_parquet(?)", [str(place)]).fetchall()) == stored(
-        recorded, table
-    )
-    stream = recorded[0].run(recorded[1]).arrow(table)
-    assert plain(connection.from_arrow(stream).fetchall()) == stored(recorded, table)
+def read_with_duckdb(file: Path, stream: Any) -> list[list[tuple]]:
+    connection = require_package("duckdb").connect()
+    read = connection.execute("SELECT * FROM read_parquet(?)", [str(file)])
+    return [read.fetchall(), connection.from_arrow(stream).fetchall()]
 
 
-def test_duckdb_asks_a_question_of_a_file(recorded, tmp_path: Path) -> None:
-    duckdb = require_package("duckdb")
-    place = exported(recorded, tmp_path, "transitions", "parquet")
-    asked = "SELECT episode, avg(beta), count(*) FROM read_parquet(?) GROUP BY episode ORDER BY episode"
-    found = duckdb.connect().execute(asked, [str(place)]).fetchall()
-    frame = recorded[0].run(recorded[1]).transitions(["episode", "beta"])
-    grouped = frame.groupby("episode")["beta"]
-    assert [row[0] for row in found] == list(grouped.groups)
-    assert [row[1] for row in found] == pytest.approx(grouped.mean().tolist(), abs=1e-15)
-    assert [row[2] for row in found] == frame.groupby("episode").size().tolist()
-
-
-@pytest.mark.parametrize("table", TABLE_NAMES)
-def test_polars_reads_parquet_arrow_files_and_streams(recorded, tmp_path: Path, table: TableName) -> None:
+def read_with_polars(file: Path, stream: Any) -> list[list[tuple]]:
     polars = require_package("polars")
-    for frame in (
-        polars.read_parquet(exported(recorded, tmp_path, table, "parquet")),
-        polars.read_ipc(exported(recorded, tmp_path, table, "arrow")),
-        polars.from_arrow(recorded[0].run(recorded[1]).arrow(table)),
-        polars.scan_parquet(exported(recorded, tmp_path, table, "parquet")).collect(),
-    ):
-        assert plain(frame.rows()) == stored(recorded, table)
+    return [polars.read_parquet(file).rows(), polars.from_arrow(stream).rows()]
+
+
+@pytest.mark.parametrize("read", [read_with_duckdb, read_with_polars])
+def test_a_parquet_file_and_an_arrow_stream_are_read_as_they_are_stored(recorded, tmp_path: Path, read) -> None:
+    db, run_id = recorded
+    out = tmp_path / "t.parquet"
+    assert run(["export", run_id, "--table", "transitions", "--out", str(out), "--db", db.url]) == 0
+    stored = plain(pd.concat(list(db.run(run_id).chunks("transitions"))).itertuples(index=False, name=None))
+    assert len(stored) == 30
+    for rows in read(out, db.run(run_id).arrow("transitions")):
+        assert plain(rows) == stored

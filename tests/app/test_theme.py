@@ -5,18 +5,17 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from app.figures.color_math import luminance, make_text_color, set_luminance
-from app.figures.mathtext import format_mathtext
+from app.figures.color_math import luminance, make_text_color
 from app.figures.theme import (
     MARKERS,
     METHOD_STYLES,
     OKABE_ITO,
     OTHER_COLORS,
     VIRIDIS_ON_DARK,
+    Style,
     get_theme_colors,
     make_styles,
 )
-from emtc_core.config.run import list_algos
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
 EYES = {
@@ -60,59 +59,83 @@ def contrast(color: str, background: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_seventeen_algorithms_have_a_color_and_no_two_share_one() -> None:
-    assert set(METHOD_STYLES) <= set(list_algos()), (
-        "a mixer that is added later has one of OTHER_COLORS until METHOD_STYLES contains it"
-    )
-    assert len(METHOD_STYLES) == 17
-    assert len({style.color for style in METHOD_STYLES.values()}) == 17
+PAPER = {
+    "EMTC": ("emtc-qplex", ""),
+    "No-TCGM": ("emtc-qplex", "gate.enabled = false"),
+    "No-TCSE": ("emtc-qplex", "embed.type = dcae"),
+    **{name: (key, "") for name, key in (("EMU", "emu-qplex"), ("QPLEX", "qplex"), ("EMC", "emc"))},
+    **{name: (name.lower(), "") for name in ("CDS", "DMIX", "MAPPO")},
+}
+"""The lines of the paper's comparisons."""
+IMPORTS = {f"algorithm {k}": (f"algorithm {k} (imported = paper)", "imported") for k in range(12)}
+ABLATIONS = {f"k{k}": ("emtc-qplex", f"memory.delta = {k}") for k in range(20)}
+LENGTHS = {f"emtc-qplex, {steps} steps": ("emtc-qplex", "") for steps in ("1M", "500k", "250k")}
+ABLATED_LENGTHS = {key: (algo, "memory.delta = 1") for key, (algo, _) in LENGTHS.items()}
+
+METHODS = list(combinations(METHOD_STYLES.values(), 2))
+SAME_DASH = [(one, other) for one, other in METHODS if one.dash == other.dash]
+OTHERS = list(combinations([Style(color) for color in OTHER_COLORS], 2))
+OTHERS_AND_METHODS = [(Style(color), style) for color in OTHER_COLORS for style in METHOD_STYLES.values()]
+PAIRS = list(combinations(make_styles(PAPER).values(), 2))
+_NAMED = {key: PAPER[key] for key in ("EMTC", "No-TCGM", "No-TCSE", "EMU", "QPLEX")}
+_COLORS = sorted({style.color for style in make_styles(ABLATIONS).values()})
+_COLORS += [style.color for style in make_styles(_NAMED).values()]
+ABLATIONS_AND_PAPER = list(combinations(map(Style, _COLORS), 2))
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_every_color_and_every_shade_has_a_contrast_of_three_to_one(mode) -> None:
     background = get_theme_colors(mode)[1]
     variants = {f"{algo} {k}": (algo, f"memory.delta = {k}") for algo in METHOD_STYLES for k in range(9)}
-    for color in [*OTHER_COLORS, *(style.color for style in (METHOD_STYLES | make_styles(variants)).values())]:
-        assert contrast(color, background) >= 3
+    shades = [style.color for style in (METHOD_STYLES | make_styles(variants)).values()]
+    for color in [*OTHER_COLORS, *shades, *(VIRIDIS_ON_DARK if mode == "dark" else ())]:
+        assert contrast(color, background) >= 3, color
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_text_in_the_color_of_a_line_has_a_contrast_of_four_and_a_half_to_one(mode) -> None:
     background = get_theme_colors(mode)[1]
     for color in [*OTHER_COLORS, *OKABE_ITO, *(style.color for style in METHOD_STYLES.values())]:
-        assert contrast(make_text_color(color, background), background) >= 4.5
+        assert contrast(make_text_color(color, background), background) >= 4.5, color
 
 
-def test_any_two_colors_are_far_apart() -> None:
-    assert min(distance(a.color, b.color) for a, b in combinations(METHOD_STYLES.values(), 2)) > 0.1
+@pytest.mark.parametrize(
+    ("pairs", "eye", "least"),
+    [
+        pytest.param(METHODS, None, 0.1, id="algorithms"),
+        *(pytest.param(METHODS, eye, 0.035, id=f"algorithms-{eye}") for eye in EYES),
+        *(pytest.param(SAME_DASH, eye, 0.09, id=f"same-dash-{eye}") for eye in EYES),
+        pytest.param(OTHERS, None, 0.13, id="others"),
+        *(pytest.param(OTHERS, eye, 0.06, id=f"others-{eye}") for eye in EYES),
+        pytest.param(OTHERS_AND_METHODS, None, 0.06, id="others-and-algorithms"),
+        *(pytest.param(PAIRS, eye, 0.045, id=f"paper-{eye}") for eye in ("protanopia", "deuteranopia")),
+        pytest.param(ABLATIONS_AND_PAPER, None, 0.13, id="ablations-and-paper"),
+    ],
+)
+def test_colors_of_one_chart_are_far_apart_for_every_kind_of_eyes(pairs, eye, least) -> None:
+    assert min(distance(one.color, other.color, eye) for one, other in pairs) > least
 
 
-@pytest.mark.parametrize("eye", list(EYES))
-def test_colors_that_share_a_dash_are_told_apart_without_one_kind_of_cones(eye) -> None:
-    pairs = [(a, b) for a, b in combinations(METHOD_STYLES.values(), 2) if a.dash == b.dash]
-    assert len(pairs) > 20
-    assert min(distance(a.color, b.color, eye) for a, b in pairs) > 0.09
+def hue(color: str) -> float:
+    _, a, b = oklab(linear(color))
+    return float(np.degrees(np.arctan2(b, a)))
 
 
-@pytest.mark.parametrize("eye", list(EYES))
-def test_no_two_colors_fall_together_without_one_kind_of_cones(eye) -> None:
-    assert min(distance(a.color, b.color, eye) for a, b in combinations(METHOD_STYLES.values(), 2)) > 0.035
+def test_the_lines_of_the_papers_comparisons_have_distinct_hues() -> None:
+    assert min(abs((hue(a.color) - hue(b.color) + 180) % 360 - 180) for a, b in PAIRS) > 14
 
 
-def test_the_dash_says_the_method() -> None:
-    dashes = {algo: style.dash for algo, style in METHOD_STYLES.items()}
-    assert {dashes[algo] for algo in METHOD_STYLES if algo.startswith("emtc-")} == {None}
-    assert {dashes[algo] for algo in METHOD_STYLES if algo.startswith("emu-")} == {(7, 4)}
-    assert {dashes[algo] for algo in ("qplex", "cds", "qmix", "vdn", "dmix")} == {(2, 3)}
+def test_in_greyscale_the_lines_of_the_paper_differ_in_lightness_or_dash() -> None:
+    same_dash = [(a, b) for a, b in PAIRS if a.dash == b.dash]
+    assert len(same_dash) == 6, "EMTC with two ablations, and three backbones"
+    assert min(abs(oklab(linear(a.color))[0] - oklab(linear(b.color))[0]) for a, b in same_dash) > 0.04
 
 
-def test_another_algorithm_has_the_dash_of_its_method() -> None:
-    styles = make_styles({name: (name, "") for name in ("emtc-softmix", "emu-softmix")})
-    assert [style.dash for style in styles.values()] == [None, (7, 4)]
-    assert all(style.color in OTHER_COLORS and not style.marker for style in styles.values())
-
-
-IMPORTS = {f"algorithm {k}": (f"algorithm {k} (imported = paper)", "imported") for k in range(12)}
+def test_the_dash_says_the_method_also_of_another_algorithm() -> None:
+    styles = make_styles({name: (name, "") for name in (*METHOD_STYLES, "emtc-softmix", "emu-softmix")})
+    assert {style.dash for algo, style in styles.items() if algo.startswith("emtc-")} == {None}
+    assert {style.dash for algo, style in styles.items() if algo.startswith("emu-")} == {(7, 4)}
+    assert {styles[algo].dash for algo in ("qplex", "cds", "qmix", "vdn", "dmix")} == {(2, 3)}
 
 
 def test_twelve_imported_algorithms_have_their_own_colors_and_hardly_repeat_a_marker() -> None:
@@ -123,125 +146,35 @@ def test_twelve_imported_algorithms_have_their_own_colors_and_hardly_repeat_a_ma
     assert len({style.marker for style in imported}) == len(MARKERS) == 9
 
 
-def test_the_style_of_an_imported_algorithm_belongs_to_its_name() -> None:
-    styles = make_styles(IMPORTS)
-    assert make_styles(dict(reversed(IMPORTS.items()))) == styles
-    alone = {name: make_styles({name: key})[name] for name, key in IMPORTS.items()}
-    assert len(set(alone.values())) > 6
-    pair = ["algorithm 1", "algorithm 2"]
-    assert make_styles({name: IMPORTS[name] for name in pair}) == {name: alone[name] for name in pair}
+@pytest.mark.parametrize(
+    ("lines", "company"),
+    [
+        pytest.param({key: IMPORTS[key] for key in ("algorithm 1", "algorithm 2")}, {}, id="imported"),
+        pytest.param({"qmix": ("qmix", ""), "emtc-qplex": ("emtc-qplex", "")}, ABLATIONS, id="algorithms"),
+        pytest.param(PAPER, ABLATIONS, id="paper"),
+        pytest.param({f"k{k}": ABLATIONS[f"k{k}"] for k in range(4)}, {"cds": ("cds", "")}, id="ablations"),
+        pytest.param({"emtc-qplex, 1M steps": ("emtc-qplex", "memory.delta = 1")}, ABLATED_LENGTHS, id="longest"),
+    ],
+)
+def test_a_line_has_the_same_style_alone_and_in_every_company(lines, company) -> None:
+    together = make_styles(company | lines)
+    alone = {key: make_styles({key: method})[key] for key, method in lines.items()}
+    assert {key: together[key] for key in lines} == alone
 
 
-def test_colors_of_other_algorithms_are_far_apart_also_from_ours() -> None:
-    assert min(distance(a, b) for a, b in combinations(OTHER_COLORS, 2)) > 0.13
-    assert min(distance(a, style.color) for a in OTHER_COLORS for style in METHOD_STYLES.values()) > 0.06
+@pytest.mark.parametrize(
+    "methods",
+    [IMPORTS, ABLATIONS, LENGTHS, ABLATED_LENGTHS],
+    ids=["imported", "ablations", "lengths", "ablated lengths"],
+)
+def test_all_lines_have_different_styles_in_any_order(methods) -> None:
+    styles = make_styles(methods)
+    assert len(set(styles.values())) == len(methods)
+    assert make_styles(dict(reversed(methods.items()))) == styles
 
 
-@pytest.mark.parametrize("eye", list(EYES))
-def test_colors_of_other_algorithms_are_told_apart_without_one_kind_of_cones(eye) -> None:
-    assert min(distance(a, b, eye) for a, b in combinations(OTHER_COLORS, 2)) > 0.06
-
-
-ABLATION = ("emtc-qplex", "gate.enabled = false")
-
-
-def test_a_color_belongs_to_its_line_whatever_stands_beside_it() -> None:
-    alone = make_styles({"a": ABLATION, "qmix": ("qmix", "")})
-    among = make_styles(
-        {"a": ABLATION, "qmix": ("qmix", ""), "cds": ("cds", ""), "emtc-qplex": ("emtc-qplex", "")}
-        | {f"{k}": ("emtc-qplex", f"memory.delta = {k}") for k in range(15)}
-    )
-    assert alone["qmix"] == among["qmix"] == METHOD_STYLES["qmix"]
-    assert among["emtc-qplex"] == METHOD_STYLES["emtc-qplex"]
-    assert alone["a"][:2] == among["a"][:2]
-    assert alone["a"].color != METHOD_STYLES["emtc-qplex"].color
-    assert len(set(among.values())) == 19
-
-
-@pytest.mark.parametrize("changes", ["", "gate.enabled = false", "memory.delta = 1"])
-def test_variants_that_differ_only_in_their_training_length_have_different_colors(changes) -> None:
-    lengths = {f"emtc-qplex, {steps} steps": ("emtc-qplex", changes) for steps in ("1M", "500k", "250k")}
-    styles = make_styles(lengths)
-    assert len({style.color for style in styles.values()}) == len({style.marker for style in styles.values()}) == 3
-    assert min(distance(a.color, b.color) for a, b in combinations(styles.values(), 2)) > 0.14
-    assert make_styles(dict(reversed(lengths.items()))) == styles
-    assert styles["emtc-qplex, 1M steps"] == make_styles({"emtc-qplex": ("emtc-qplex", changes)})["emtc-qplex"]
-
-
-def test_many_ablations_are_all_told_apart_in_any_order() -> None:
-    names = {f"k{k}": ("emtc-qplex", f"memory.delta = {k}") for k in range(20)}
-    assert len(set(make_styles(names).values())) == 20
-    assert make_styles(names) == make_styles(dict(reversed(names.items())))
-
-
-def test_shades_change_the_light_and_keep_the_hue() -> None:
-    for light in (0.126, 0.175, 0.295):
-        assert luminance(set_luminance("#D55E00", light)) == pytest.approx(light, abs=0.003)
-    assert set_luminance("#D55E00", luminance("#D55E00")) == "#D55E00"
-
-
-def test_every_value_of_the_map_is_visible_on_the_dark_background():
-    background = luminance(get_theme_colors("dark")[1])
-    levels = [luminance(color) for color in VIRIDIS_ON_DARK]
-    assert levels == sorted(levels)
-    assert (levels[0] + 0.05) / (background + 0.05) >= 3
-
-
-PAPER = {
-    "EMTC": ("emtc-qplex", ""),
-    "No-TCGM": ("emtc-qplex", "gate.enabled = false"),
-    "No-TCSE": ("emtc-qplex", "embed.type = dcae"),
-    **{name: (key, "") for name, key in (("EMU", "emu-qplex"), ("QPLEX", "qplex"), ("EMC", "emc"))},
-    **{name: (name.lower(), "") for name in ("CDS", "DMIX", "MAPPO")},
-}
-"""The lines of the paper's comparisons."""
-PAIRS = list(combinations(make_styles(PAPER).values(), 2))
-
-
-def hue(color: str) -> float:
-    _, a, b = oklab(linear(color))
-    return float(np.degrees(np.arctan2(b, a)))
-
-
-def test_the_lines_of_the_papers_comparisons_have_distinct_hues() -> None:
-    assert min(distance(a.color, b.color) for a, b in PAIRS) > 0.1
-    assert min(abs((hue(a.color) - hue(b.color) + 180) % 360 - 180) for a, b in PAIRS) > 14
-
-
-@pytest.mark.parametrize("eye", ["protanopia", "deuteranopia"])
-def test_they_are_told_apart_without_red_or_green_cones(eye) -> None:
-    assert min(distance(a.color, b.color, eye) for a, b in PAIRS) > 0.045
-
-
-def test_in_greyscale_they_differ_in_lightness_or_dash() -> None:
-    same_dash = [(a, b) for a, b in PAIRS if a.dash == b.dash]
-    assert len(same_dash) == 6, "EMTC with two ablations, and three backbones"
-    assert min(abs(oklab(linear(a.color))[0] - oklab(linear(b.color))[0]) for a, b in same_dash) > 0.04
-
-
-def test_an_ablation_of_the_paper_has_the_same_style_in_every_company() -> None:
-    others = {f"{k}": ("emtc-qplex", f"memory.delta = {k}") for k in range(40)}
-    styles = make_styles(others | PAPER)
-    assert {name: styles[name] for name in PAPER} == make_styles(PAPER)
-    assert make_styles({"x": PAPER["No-TCGM"]})["x"] == styles["No-TCGM"]
-
-
-def test_variants_of_emtc_are_distinct_from_the_ablations_and_the_algorithms_of_the_paper() -> None:
-    variants = make_styles({f"{k}": ("emtc-qplex", f"memory.delta = {k}") for k in range(20)})
-    colors = {style.color for style in variants.values()}
-    names = ("EMTC", "No-TCGM", "No-TCSE", "EMU", "QPLEX")
-    paper = [style.color for name, style in make_styles(PAPER).items() if name in names]
-    assert min(distance(a, b) for a, b in combinations([*colors, *paper], 2)) > 0.13
-
-
-def test_a_variant_changes_its_style_only_if_another_line_has_the_same_one() -> None:
-    variants = {f"{k}": ("emtc-qplex", f"memory.delta = {k}") for k in range(4)}
-    alone = {key: make_styles({key: variant})[key] for key, variant in variants.items()}
-    together = make_styles(variants)
-    assert len(set(alone.values())) == 4
-    assert together == alone
-
-
-def test_a_symbol_after_a_greek_letter_is_a_formula_as_it_is_elsewhere() -> None:
-    assert format_mathtext("|r + γV*(s′) − V*(s)|") == r"|r + $\gamma$$V^{*}$(s′) − $V^{*}$(s)|"
-    assert format_mathtext("SHARK H*") == r"SHARK $H^{*}$"
+@pytest.mark.parametrize("methods", [LENGTHS, ABLATED_LENGTHS], ids=["algorithm", "ablation"])
+def test_variants_that_differ_only_in_their_training_length_have_clearly_different_colors(methods) -> None:
+    styles = make_styles(methods).values()
+    assert len({style.marker for style in styles}) == 3
+    assert min(distance(a.color, b.color) for a, b in combinations(styles, 2)) > 0.14
