@@ -60,6 +60,9 @@ FAULTS = {
     "nested tables": (HEAD + "[set]\nx" + ".x" * 3000 + " = 1", "configuration", ""),
     "a number of 5000 digits": (HEAD + "steps_ = " + "9" * 5000, "sweep file", ""),
     "a file of one MB": (HEAD + "about = '" + "x" * (1 << 20) + "'", "sweep file", ""),
+    "fifty unknown keys": (
+        HEAD + "".join(f"x{i} = 1\n" for i in range(50)), [f"x{i}" for i in range(20)] + [""], ""
+    ),
     "very many faults": (
         HEAD + "".join(f"\n[set.a{i}]\nb = 1" for i in range(2000)), [f"a{i}.b" for i in range(10)] + [""], ""
     ),
@@ -150,18 +153,28 @@ def test_settings_of_the_command_line_replace_those_of_the_file():
     assert changed.id != make_plan(file).id
 
 
+VARIED = """
+[grid]
+memory.delta = [0.1, 0.2]
+[[variant]]
+name = "no gate"
+set.gate.enabled = false
+"""
+
+
 @pytest.mark.parametrize(
     ("option", "word"),
     [
         *((f"--seeds={text}", "--seeds") for text in ("", "1-3", "4;5", "4-99999999999")),
         ("--set=memory.delta=0.3", "memory.delta"),
         ("--set=seed=3", "seed"),
+        ("--set=gate.enabled=true", "gate.enabled"),
         ("--set=x.y=1", "x.y"),
     ],
 )
 def test_an_option_that_does_not_fit_the_file_is_refused(tmp_path, capsys, option, word):
     file = tmp_path / "s.toml"
-    file.write_text(HEAD.replace("seeds = 2", "seeds = [4, 5]") + "[grid]\nmemory.delta = [0.1, 0.2]")
+    file.write_text(HEAD.replace("seeds = 2", "seeds = [4, 5]") + VARIED)
     assert run_command(["sweep", str(file), option, "--db", f"sqlite:///{tmp_path / 'x.db'}"]) == 2
     out, err = capsys.readouterr()
     assert (out, err.startswith(word), err.count("\n")) == ("", True, 1)
