@@ -163,8 +163,8 @@ def test_the_alerts_of_a_database_are_those_of_its_runs(db, capsys):
     finish_run(db, start(db, "broken"), "failed", error="No map.")
     record_evaluations(db, start(db, "still"), STAGNATION_EVALUATIONS + 1)
     sick, gone = start(db, "sick"), start(db, "gone")
-    for step in (9, 7):
-        record_metrics(db, sick, step, {"train/loss": None})
+    for step, name in ((9, "train/loss"), (7, "train/loss"), (8, "train/grad_norm")):
+        record_metrics(db, sick, step, {name: None})
     change(db, gone, heartbeat_at=datetime.now(UTC) - timedelta(minutes=1), host="elsewhere")
     alerts = {alert.run_name: alert for alert in list_alerts(db)}
     assert {name: alert.kind for name, alert in alerts.items()} == {

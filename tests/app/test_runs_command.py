@@ -104,7 +104,7 @@ BAD_INPUT = [
     ("note r0000 r0001 text", "Use: emtc note RUN"),
     ("ask evaluate", "Use: emtc ask RUN"),
     ("ask r0000 r0001 evaluate", "Use: emtc ask RUN"),
-    ("ask r0000 dance", "dance"),
+    ("ask r0000 dance", "must be one of evaluate, play"),
     ("ask r0000 evaluate", "can play episodes on request"),
     ("resume r0000 r0001", "--detach"),
     ("archive r0000 r", "r"),
