@@ -17,7 +17,7 @@ from app.jobs.launch_request import (
 )
 from emtc_core.config.resolve import describe_fields, resolve
 from emtc_core.config.run import PRESETS, list_algos
-from emtc_core.errors import NO_VALUE, ConfigError, Fault, StorageError
+from emtc_core.errors import NO_VALUE, ConfigError, StorageError
 
 MAPS = {
     "skirmish": ["3m", "2s3z"],
@@ -75,21 +75,25 @@ def test_a_fault_stands_at_its_field_and_nothing_can_start(texts, field, key, va
     assert f'"{hint}"' in fault.hint if hint else not fault.hint
 
 
-RELATED = check_request({"gate.tau_start": "0.1"}, MAPS).faults["gate.tau_start"]
-
-
 @pytest.mark.parametrize(
-    ("field", "fault", "text"),
+    ("field", "error", "text"),
     [
-        ("gate.tau_start", RELATED, "gate.tau_end must be <= gate.tau_start = 0.1 (got 0.6)."),
-        ("gate.tau_end", RELATED, "Must be <= gate.tau_start = 0.1 (got 0.6)."),
-        ("steps", Fault("train.t_max", -5, "must be >= 1"), "Must be >= 1 (got -5)."),
-        ("", assign_faults(StorageError("The disk is full."))[""], "The disk is full."),
+        ("gate.tau_start", ConfigError("must be <= 0.1", key="gate.tau_end"), "gate.tau_end must be <= 0.1."),
+        ("gate.tau_end", ConfigError("must be <= 0.1", key="gate.tau_end"), "Must be <= 0.1."),
+        ("steps", ConfigError("must be >= 1", key="train.t_max", value=-5), "Must be >= 1 (got -5)."),
+        ("", StorageError("The disk is full."), "The disk is full."),
     ],
     ids=["another setting", "its setting", "its choice", "no setting"],
 )
-def test_a_fault_names_its_setting_where_it_is_not_next_to_it(field, fault, text):
+def test_a_fault_names_its_setting_where_it_is_not_next_to_it(field, error, text):
+    (fault,) = assign_faults(error).values()
     assert describe_field_fault(field, fault) == text
+
+
+def test_a_stored_setting_that_does_not_exist_here_is_reported():
+    stored = resolve(preset="demo").model_dump(mode="json")
+    stored["gate"]["plugin_setting"] = "red"
+    assert check_request(make_texts(stored), MAPS).faults.keys() == {"gate.plugin_setting"}
 
 
 @pytest.mark.parametrize("kind", ["word", "nan", "too small", "too large"])
@@ -133,6 +137,7 @@ def test_the_form_and_the_command_of_a_stored_run_request_the_same_run(preset, a
     request = check_request(texts, MAPS)
     assert (request.faults, request.config, request.seeds) == ({}, config, (7,))
     lines = break_lines(write_command(texts), max_width=20).split(" \\\n")
+    assert len(lines) > 5
     assert all(line.startswith("  --") for line in lines[1:])
     words = shlex.split(" ".join(lines))
     assert words[:2] == ["emtc", "train"]
