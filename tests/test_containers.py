@@ -1,4 +1,4 @@
-"""The image, the compose file, the cluster's example and the public workflow name only what this project has.
+"""The image, the compose file and the cluster's example name only what this project has.
 
 No engine is needed: `.ci/image` carries out the Dockerfile's steps in clean roots.
 """
@@ -51,16 +51,12 @@ def source_text() -> str:
     return "\n".join(file.read_text() for top in ("app", "storage", "emtc_core") for file in (ROOT / top).rglob("*.py"))
 
 
-def test_what_the_image_is_built_from_exists_and_is_all_that_the_wheel_needs() -> None:
+def test_the_image_is_built_from_what_the_wheel_needs_and_no_other_file_reaches_the_builder() -> None:
     copied = {place for step in steps("COPY") if "--from" not in step for place in step.split()[:-1]}
     assert [place for place in copied if not (ROOT / place).exists()] == []
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
     assert copied == {*wheel, PROJECT["project"]["readme"], *PROJECT["project"]["license-files"], "pyproject.toml"}
-
-
-def test_nothing_but_that_reaches_the_builder() -> None:
     rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
-    copied = {place for step in steps("COPY") if "--from" not in step for place in step.split()[:-1]}
     assert rules[0] == "*"
     assert {rule[1:] for rule in rules if rule.startswith("!")} == copied
 
@@ -73,13 +69,6 @@ def test_the_steps_are_shell_and_name_extras_and_modules_that_exist() -> None:
     modules = re.findall(r"python -m (app\S+)", DOCKERFILE)
     assert modules
     assert all(find_spec(name) for name in modules)
-
-
-def test_python_is_one_that_the_project_takes() -> None:
-    found = {tuple(map(int, version)) for version in re.findall(r"^FROM python:(\d+)\.(\d+)", DOCKERFILE, re.MULTILINE)}
-    least = tuple(map(int, re.findall(r"\d+", PROJECT["project"]["requires-python"])))
-    assert found
-    assert min(found) >= least
 
 
 def test_who_runs_is_nobody_special_and_owns_what_is_written() -> None:
@@ -157,23 +146,12 @@ def test_the_database_of_the_compose_file_has_the_role_of_the_page_sql() -> None
     assert services["app"]["environment"]["EMTC_DB_READER"].replace(setting, password) == url
 
 
-def test_each_value_that_a_person_gives_is_explained() -> None:
-    text = (ROOT / "compose.yaml").read_text()
-    asked = {*re.findall(r"\$\{(\w+)", text)}
-    explained = {*re.findall(r"^# +(EMTC_\w+) ", text, re.MULTILINE)}
-    assert asked == explained
-    assert asked <= {*re.findall(r"`(\w+)`", (GUIDE / "sharing.md").read_text())}
-
-
-def test_the_clusters_example_uses_the_image_that_is_built_here() -> None:
-    (built,) = {COMPOSE["services"][name]["image"] for name in OWN}
-    assert CONTAINER["image"] == built
-    assert f"docker build -t {built} ." in DOCKERFILE
-    assert f"docker build -t {built} ." in (GUIDE / "sharing.md").read_text()
-
-
-def test_the_public_workflow_runs_what_is_run_here() -> None:
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
-    said = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
-    assert said == ["bash .ci/run"]
-    assert (ROOT / ".ci" / "run").exists()
+def test_the_guide_names_the_image_and_the_variables_of_the_compose_file() -> None:
+    text, sharing = (ROOT / "compose.yaml").read_text(), (GUIDE / "sharing.md").read_text()
+    required = {*re.findall(r"\$\{(\w+)", text)}
+    assert required == {*re.findall(r"^# +(EMTC_\w+) ", text, re.MULTILINE)}
+    assert required <= {*re.findall(r"`(\w+)`", sharing)}
+    (image,) = {COMPOSE["services"][name]["image"] for name in OWN}
+    assert CONTAINER["image"] == image
+    assert f"docker build -t {image} ." in DOCKERFILE
+    assert f"docker build -t {image} ." in sharing

@@ -23,8 +23,6 @@ PAGES = sorted(GUIDE.glob("*.md"))
 METHOD_TEXTS = sorted((GUIDE / "method").glob("*.md"))
 TEXTS = [README, *PAGES, *METHOD_TEXTS]
 SOURCE = ("app/", "emtc_core/", "pages/", "storage/", "tests/", ".ci/")
-LONGER_PAGES = {"findings": 14_000}
-"""Maximum number of characters where it is not 8,000."""
 LATIN = {"β": "beta", "δ": "delta", "Δ_mem": "delta_mem", "μ_w": "mu_w", "τ": "tau", "ξ": "xi"}
 
 
@@ -48,10 +46,6 @@ def anchors_of(file: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def terms() -> list[tuple[str, str]]:
-    return re.findall(r"^- \*\*(.+?)\*\*(.*?)(?=^- |\Z)", (GUIDE / "glossary.md").read_text(), re.M | re.S)
-
-
 def commands_of(file: Path) -> list[Line]:
     text = file.read_text()
     blocks = "\n".join(re.findall(r"^ *```bash\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL))
@@ -72,8 +66,10 @@ def parse(line: str) -> None:
     command.make_context(words[0], rest, resilient_parsing=False)
 
 
-def test_the_readme_is_short() -> None:
-    assert len(README.read_text()) <= 10_000
+@pytest.mark.parametrize("file", TEXTS, ids=lambda file: file.name)
+def test_a_text_is_short(file: Path) -> None:
+    longest = {"README.md": 10_000, "findings.md": 14_000}
+    assert len(file.read_text()) <= longest.get(file.name, 8000)
 
 
 @pytest.mark.parametrize("file", TEXTS, ids=lambda file: file.name)
@@ -92,58 +88,35 @@ def test_every_file_that_a_text_names_exists(file: Path) -> None:
     assert missing == []
 
 
-def test_every_page_of_the_guide_is_linked_from_the_readme() -> None:
-    assert PAGES
-    assert {link.partition("#")[0] for link in links_of(README)} >= {f"app/guide/{page.name}" for page in PAGES}
-
-
-def test_every_page_of_the_guide_is_shown_in_the_app() -> None:
+def test_every_page_of_the_guide_is_linked_from_the_readme_and_shown_in_the_app() -> None:
+    linked = {link.partition("#")[0] for link in links_of(README)}
+    assert [page.name for page in PAGES if f"app/guide/{page.name}" not in linked] == []
     assert sorted(guide.PAGES) == [page.stem for page in PAGES]
 
 
-def test_the_table_of_places_names_what_exists() -> None:
-    section = README.read_text().split("## Where is what\n")[1].split("\n## ")[0]
-    rows = re.findall(r"^\|.+\|(.+)\|$", section, re.MULTILINE)
-    places = [place for row in rows for place in re.findall(r"`([\w./]+/[\w.]+)`", row)]
-    assert [place for place in places if not (ROOT / place).exists()] == []
-    assert len(places) > 30
-
-
-@pytest.mark.parametrize("page", [*PAGES, *METHOD_TEXTS], ids=lambda page: page.stem)
-def test_a_page_is_short(page: Path) -> None:
-    assert len(page.read_text()) <= LONGER_PAGES.get(page.stem, 8000)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_starts_with_a_complete_example(page: Path) -> None:
+def test_a_page_begins_with_its_purpose_and_an_example(page: Path) -> None:
     top, first, *_ = re.split(r"^## ", page.read_text(), flags=re.MULTILINE)
+    title, purpose, *_ = top.split("\n\n")
+    assert title.startswith("# ")
+    assert re.fullmatch(r"[^#`|\n].*\.", purpose, re.DOTALL), "a sentence on what the page is for"
     assert (first.startswith("A complete example") and "```" in first) or "\nFor example, " in top
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_says_what_it_is_for_and_has_sections(page: Path) -> None:
-    title, purpose, *_ = page.read_text().split("\n\n")
-    assert title.startswith("# ")
-    assert re.fullmatch(r"[^#`|\n].*\.", purpose, re.DOTALL), f"{page.name} begins with a sentence on what it is for"
-    assert re.search(r"^## ", page.read_text(), re.MULTILINE)
-
-
-def test_the_glossary_is_short_and_in_order() -> None:
-    named = [LATIN.get(term, term).lower() for term, _ in terms()]
-    assert 20 <= len(named) <= 30
-    assert named == sorted(named)
-
-
-@pytest.mark.parametrize("term", terms(), ids=lambda term: term[0])
-def test_a_term_is_explained_in_at_most_two_sentences(term: tuple[str, str]) -> None:
-    explained = re.sub(r"\s+", " ", term[1]).strip()
-    assert explained.endswith(".")
-    assert len(re.findall(r"\.(?= |$)", explained)) <= 2
+def test_the_glossary_has_few_terms_in_order_with_at_most_two_sentences() -> None:
+    text = (GUIDE / "glossary.md").read_text()
+    terms = re.findall(r"^- \*\*(.+?)\*\*(.*?)(?=^- |\Z)", text, re.MULTILINE | re.DOTALL)
+    names = [LATIN.get(term, term).lower() for term, _ in terms]
+    assert 20 <= len(names) <= 30
+    assert names == sorted(names)
+    n_sentences = {term: len(re.findall(r"\.(?=\s|$)", explanation.strip())) for term, explanation in terms}
+    assert {term: n for term, n in n_sentences.items() if n not in (1, 2)} == {}
 
 
 @pytest.mark.parametrize("line", [line for file in TEXTS for line in commands_of(file)], ids=lambda line: line.text)
 def test_a_command_in_a_text_exists_with_its_options(line: Line) -> None:
-    with suppress(typer.Exit):  # its help is its answer
+    assert line.text.split()[1] in (*COMMANDS, "--help")
+    with suppress(typer.Exit):  # of --help
         parse(line.text)
     words = shlex.split(line.text)
     for option, known in (("--figure", FIGURES.keys()), ("--table", {*TABLES, *TABLE_NAMES})):
@@ -158,12 +131,6 @@ def test_a_benchmark_in_a_text_exists() -> None:
     names = {*" ".join(named).split(), *in_columns}
     assert len(names) > 8
     assert names - {*BENCHMARKS, *EXTRA, "all"} == set()
-
-
-def test_commands_of_the_texts_are_found() -> None:
-    said = {line.text.split()[1] for file in TEXTS for line in commands_of(file)} - {"--help"}
-    assert said <= set(COMMANDS)
-    assert len(said) > 20
 
 
 @pytest.mark.parametrize("name", re.findall(r"`(tests/\S+?::\w+)`", (GUIDE / "promises.md").read_text()))

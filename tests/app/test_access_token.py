@@ -35,12 +35,6 @@ def test_only_its_user_reads_it(file: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_damaged_file_is_replaced(file: Path) -> None:
-    file.parent.mkdir()
-    file.write_text("")
-    assert get_token()
-
-
 def test_the_variable_replaces_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMTC_TOKEN", "a secret of many letters")
     assert get_token() == "a secret of many letters"

@@ -29,23 +29,24 @@ def test_faiss_is_usable_only_where_it_can_search_on_a_gpu(monkeypatch, faiss, g
     assert (check.usable, detail in check.detail, bool(check.advice)) == (usable, True, not usable), check
 
 
-def test_no_gpu_is_no_fault_of_the_machine():
-    assert [(check.name, check.needed) for check in doctor._list_gpu_checks({})] == [("cuda", False)]
-
-
-def test_a_gpu_that_computes_other_values_than_the_cpu_cannot_be_used():
-    results = [["product", True, "relative difference 1e-7"], ["embedding", False, "RuntimeError: no kernel image"]]
-    cuda, product, embedding = doctor._list_gpu_checks({"name": GPU, "results": results})
-    assert cuda.usable
-    assert "pytest -m gpu" in cuda.detail
-    assert (product.name, product.usable, product.advice) == ("gpu:product", True, "")
-    assert (embedding.usable, embedding.needed) == (False, True)
-    assert "train.device=cpu" in embedding.advice
-
-
-def test_a_wheel_does_not_name_tests_that_only_a_checkout_has(monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor, "CHECKOUT", tmp_path)
-    assert doctor._list_gpu_checks({"name": GPU, "results": []})[0].detail == GPU
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        ({}, [("cuda", False, False, "a CUDA build")]),
+        (
+            {
+                "name": GPU,
+                "results": [["product", True, "1e-7"], ["embedding", False, "RuntimeError: no kernel image"]],
+            },
+            [("cuda", True, False, ""), ("gpu:product", True, True, ""), ("gpu:embedding", False, True, "device=cpu")],
+        ),
+    ],
+    ids=["no GPU", "wrong values"],
+)
+def test_a_gpu_is_a_fault_only_if_it_computes_other_values_than_the_cpu(report, expected):
+    checks = doctor._list_gpu_checks(report)
+    assert [(check.name, check.usable, check.needed) for check in checks] == [each[:3] for each in expected]
+    assert all(advice in check.advice for check, (*_, advice) in zip(checks, expected, strict=True))
 
 
 @pytest.mark.parametrize("compute", [gpu_check.multiply, gpu_check.embed])

@@ -3,7 +3,7 @@
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,17 +46,6 @@ def mps_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture
-def listening(mps_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """The socket of an MPS control daemon."""
-    monkeypatch.chdir(mps_folder)  # a path of a socket has at most 107 characters
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind("control")
-        server.listen()
-        monkeypatch.setenv(gpu.MPS_VARIABLE, ".")
-        yield server
-
-
 @pytest.mark.usefixtures("one_gpu")
 def test_more_runs_than_fit_into_the_gpu_are_refused_in_one_sentence(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "s.toml").write_text(EIGHT_RUNS)
@@ -83,43 +72,42 @@ def test_the_default_number_of_runs_fits_into_the_gpu(monkeypatch) -> None:
     assert control.default_jobs(read_plan("[set]\ntrain.device = 'cpu'")) == 64
 
 
-def test_without_a_gpu_nothing_is_checked(mps_folder: Path) -> None:
-    control.check_plan(read_plan(), jobs=1000)
-    assert doctor._list_mps_checks({}) == []
-
-
 @pytest.mark.usefixtures("one_gpu", "mps_folder")
-@pytest.mark.parametrize("command", ["train", "sweep"])
-def test_a_variable_that_leads_to_no_mps_is_refused_in_one_sentence(tmp_path: Path, command: str) -> None:
-    (tmp_path / "s.toml").write_text(EIGHT_RUNS)
-    arguments = [str(tmp_path / "s.toml")] if command == "sweep" else ["--steps", "300"]
-    done = emtc(command, *arguments, "--db", f"sqlite:///{tmp_path / 'x.db'}")
+def test_a_variable_that_leads_to_no_mps_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    done = emtc("train", "--steps", "300", "--db", f"sqlite:///{tmp_path / 'x.db'}")
     assert (done.returncode, done.stdout, len(done.stderr.strip().splitlines())) == (2, "", 1)
     assert done.stderr.startswith(f"{gpu.MPS_VARIABLE} must be the directory of a running NVIDIA MPS")
     assert gpu.MPS_COMMAND in done.stderr
     assert not (tmp_path / "x.db").exists()
 
 
+def listen(folder: Path) -> Callable[[], None]:
+    server = socket.socket(socket.AF_UNIX)
+    server.bind("control")  # relative, because the path of a socket has at most 107 characters
+    server.listen()
+    return server.close
+
+
+def read_pipe(folder: Path) -> Callable[[], None]:
+    os.mkfifo(folder / "control")
+    reader = os.open(folder / "control", os.O_RDONLY | os.O_NONBLOCK)
+    return lambda: os.close(reader)
+
+
 @pytest.mark.usefixtures("one_gpu")
-def test_mps_runs_while_its_daemon_listens(listening: socket.socket) -> None:
+@pytest.mark.parametrize("start_daemon", [listen, read_pipe])
+def test_mps_runs_while_its_daemon_uses_its_file(mps_folder: Path, monkeypatch, start_daemon) -> None:
+    monkeypatch.chdir(mps_folder)
+    monkeypatch.setenv(gpu.MPS_VARIABLE, ".")
+    stop_daemon = start_daemon(mps_folder)
     gpu.check_mps()
     (check,) = doctor._list_mps_checks({"name": "NVIDIA Some GPU", "results": []})
     assert (check.name, check.usable, check.advice) == ("mps", True, "")
-    assert "NVIDIA MPS runs" in gpu.describe_mps()
-    listening.close()  # its file remains, as after a kill
+    stop_daemon()  # its file remains, as after a kill
     with pytest.raises(ConfigError, match=gpu.MPS_VARIABLE):
         gpu.check_mps()
     (check,) = doctor._list_mps_checks({"name": "NVIDIA Some GPU", "results": []})
     assert (check.usable, check.needed, check.advice) == (False, False, gpu.MPS_COMMAND)
-    assert gpu.MPS_COMMAND in gpu.describe_mps()
-
-
-def test_mps_runs_while_its_daemon_reads_its_pipe(mps_folder: Path) -> None:
-    os.mkfifo(mps_folder / "control")
-    assert not gpu.is_mps_running()
-    reader = os.open(mps_folder / "control", os.O_RDONLY | os.O_NONBLOCK)
-    assert gpu.is_mps_running()
-    os.close(reader)
 
 
 def test_eight_runs_of_a_sweep_get_an_eighth_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

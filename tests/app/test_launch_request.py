@@ -1,10 +1,9 @@
 """What is asked for when runs are launched: every fault by its field, and a stored run asked for once more."""
 
 import shlex
-from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.jobs.launch_request import (
@@ -16,9 +15,9 @@ from app.jobs.launch_request import (
     select_texts,
     write_command,
 )
-from emtc_core.config.resolve import FieldInfo, describe_fields, flatten, resolve
+from emtc_core.config.resolve import describe_fields, resolve
 from emtc_core.config.run import PRESETS, list_algos
-from emtc_core.errors import NO_VALUE, ConfigError, Fault, StorageError
+from emtc_core.errors import NO_VALUE, ConfigError, StorageError
 
 MAPS = {
     "skirmish": ["3m", "2s3z"],
@@ -28,15 +27,24 @@ MAPS = {
 NUMBERS = [info for info in describe_fields() if info.type in ("int", "float")]
 
 
-def ask(**texts: str):
-    return check_request(select_texts({name.replace("__", "."): text for name, text in texts.items()}), MAPS)
-
-
-def test_nothing_asked_for_is_the_demo():
-    asked = ask()
-    assert asked.faults == {}
-    assert asked.config == resolve(preset="demo")
-    assert asked.seeds == (1,)
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ({}, resolve(preset="demo")),
+        ({"map": "academy_3_vs_1_with_keeper"}, resolve(preset="demo", env="grf", map="academy_3_vs_1_with_keeper")),
+        (
+            {"seed": "3-4", "train.t_max": "60k", "env.map": "2s3z", "x": "1"},
+            resolve(preset="demo", map="2s3z", steps=60_000, seed=3),
+        ),
+    ],
+    ids=["nothing", "a map", "settings of the command line"],
+)
+def test_a_field_that_is_not_set_has_the_default_of_the_others(parameters, expected):
+    request = check_request(select_texts(parameters), MAPS)
+    assert request.faults == {}
+    assert request.config == expected
+    assert request.defaults["gate.tau_decay_steps"] == expected.gate.tau_decay_steps
+    assert request.seeds == ((3, 4) if "seed" in parameters else (1,))
 
 
 @pytest.mark.parametrize(
@@ -67,55 +75,46 @@ def test_a_fault_stands_at_its_field_and_nothing_can_start(texts, field, key, va
     assert f'"{hint}"' in fault.hint if hint else not fault.hint
 
 
-def test_a_fault_that_stands_at_another_setting_names_its_own():
-    fault = check_request({"gate.tau_start": "0.1"}, MAPS).faults["gate.tau_start"]
-    assert describe_field_fault("gate.tau_start", fault) == "gate.tau_end must be <= gate.tau_start = 0.1 (got 0.6)."
-    assert describe_field_fault("gate.tau_end", fault) == "Must be <= gate.tau_start = 0.1 (got 0.6)."
-    assert describe_field_fault("steps", Fault("train.t_max", -5, "must be >= 1")) == "Must be >= 1 (got -5)."
+@pytest.mark.parametrize(
+    ("field", "error", "text"),
+    [
+        ("gate.tau_start", ConfigError("must be <= 0.1", key="gate.tau_end"), "gate.tau_end must be <= 0.1."),
+        ("gate.tau_end", ConfigError("must be <= 0.1", key="gate.tau_end"), "Must be <= 0.1."),
+        ("steps", ConfigError("must be >= 1", key="train.t_max", value=-5), "Must be >= 1 (got -5)."),
+        ("", StorageError("The disk is full."), "The disk is full."),
+    ],
+    ids=["another setting", "its setting", "its choice", "no setting"],
+)
+def test_a_fault_names_its_setting_where_it_is_not_next_to_it(field, error, text):
+    (fault,) = assign_faults(error).values()
+    assert describe_field_fault(field, fault) == text
 
 
-WRONG: dict[str, Callable[[FieldInfo], str | None]] = {
-    **{text: lambda info, text=text: text for text in ("word", "nan", "inf")},
-    "too small": lambda info: None if info.minimum is None else f"{info.minimum - 1:g}",
-    "too large": lambda info: None if info.maximum is None else f"{info.maximum * 2 + 1:.0f}",
-}
+def test_a_stored_setting_that_does_not_exist_here_is_reported():
+    stored = resolve(preset="demo").model_dump(mode="json")
+    stored["gate"]["plugin_setting"] = "red"
+    assert check_request(make_texts(stored), MAPS).faults.keys() == {"gate.plugin_setting"}
 
 
-@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("kind", ["word", "nan", "too small", "too large"])
 def test_every_numeric_field_refuses_words_and_what_is_out_of_bounds(kind):
     names = {"train.t_max": "steps", "seed": "seeds"}
-    texts = {names.get(info.key, info.key): text for info in NUMBERS if (text := WRONG[kind](info)) is not None}
-    asked = check_request(texts, MAPS)
-    assert asked.config is None
+    texts = {}
+    for info in NUMBERS:
+        if kind == "too small" and info.minimum is not None:
+            texts[names.get(info.key, info.key)] = f"{info.minimum - 1:g}"
+        elif kind == "too large" and info.maximum is not None:
+            texts[names.get(info.key, info.key)] = f"{info.maximum * 2 + 1:.0f}"
+        elif kind in ("word", "nan"):
+            texts[names.get(info.key, info.key)] = kind
+    request = check_request(texts, MAPS)
+    assert request.config is None
     assert len(texts) > 20
-    assert texts.keys() - asked.faults.keys() == set()
-    assert [name for name in texts if names.get(asked.faults[name].key, asked.faults[name].key) != name] == []
+    assert texts.keys() - request.faults.keys() == set()
+    assert [name for name in texts if names.get(request.faults[name].key, request.faults[name].key) != name] == []
 
 
-def test_a_map_alone_finds_its_environment():
-    asked = ask(map="academy_3_vs_1_with_keeper")
-    assert asked.config is not None
-    assert asked.config.env.name == "grf"
-
-
-def test_the_command_lines_names_are_understood():
-    assert select_texts({"seed": "3", "train.t_max": "9", "env.map": "3m", "x": "1"}) == {
-        "seeds": "3",
-        "steps": "9",
-        "map": "3m",
-    }
-
-
-def test_defaults_that_depend_on_the_length_follow_it():
-    assert ask(steps="60k").defaults["gate.tau_decay_steps"] == 30_000
-
-
-def test_an_error_without_a_setting_stands_at_no_field_and_keeps_its_words():
-    placed = assign_faults(StorageError("The disk is full."))
-    assert list(placed) == [""]
-    assert describe_field_fault("", placed[""]) == "The disk is full."
-
-
+@settings(max_examples=40)
 @given(
     st.sampled_from(PRESETS),
     st.sampled_from(list_algos()),
@@ -124,7 +123,7 @@ def test_an_error_without_a_setting_stands_at_no_field_and_keeps_its_words():
     st.integers(1, 10**9),
     st.booleans(),
 )
-def test_a_stored_run_asked_for_once_more_is_the_same_run(preset, algo, info, delta, steps, grf):
+def test_the_form_and_the_command_of_a_stored_run_request_the_same_run(preset, algo, info, delta, steps, grf):
     env, map = ("grf", MAPS["grf"][0]) if grf else ("skirmish", "2s3z")
     choice = info.choices[-1] if info.choices else not info.default
     try:
@@ -134,32 +133,16 @@ def test_a_stored_run_asked_for_once_more_is_the_same_run(preset, algo, info, de
         )  # fmt: skip
     except ConfigError:
         return
-    asked = check_request(make_texts(config.model_dump(mode="json"), name="Again"), MAPS)
-    assert asked.faults == {}
-    assert asked.config == config
-    assert asked.seeds == (7,)
-
-
-def test_a_setting_of_another_version_is_refused_by_name_and_not_lost():
-    stored = resolve(preset="demo").model_dump(mode="json")
-    stored["gate"]["colour"] = "red"
-    texts = make_texts(stored)
-    assert texts["gate.colour"] == "red"
-    assert check_request(texts, MAPS).faults["gate.colour"].key == "gate.colour"
-
-
-def test_a_command_is_broken_only_between_options_and_means_the_same():
-    command = write_command({"steps": "1000", "name": "it's a --steps 5 name that is longer than a line"})
-    lines = break_lines(command, max_width=20).split(" \\\n")
-    assert lines[1] == "  --steps 1000"
-    assert shlex.split(" ".join(lines)) == shlex.split(command)
-
-
-def test_the_command_repeats_the_run():
-    config = resolve(preset="demo", algo="emu-qplex", seed=4, steps=300, overrides={"memory.delta": 0.5})
-    line = write_command(make_texts(config.model_dump(mode="json"), name="it's mine"))
-    assert line.startswith("emtc train --env skirmish --map 3m --algo emu-qplex --steps 300 --seed 4 --name 'it'")
-    words = [word.removeprefix("--set ") for word in line.split(" --set ")[1:]]
-    assert flatten(resolve(env="skirmish", map="3m", algo="emu-qplex", steps=300, seed=4, overrides=words)) == flatten(
-        config
-    )
+    texts = make_texts(config.model_dump(mode="json"), name="it's a --steps 5 name that is longer than a line")
+    request = check_request(texts, MAPS)
+    assert (request.faults, request.config, request.seeds) == ({}, config, (7,))
+    lines = break_lines(write_command(texts), max_width=20).split(" \\\n")
+    assert len(lines) > 5
+    assert all(line.startswith("  --") for line in lines[1:])
+    words = shlex.split(" ".join(lines))
+    assert words[:2] == ["emtc", "train"]
+    pairs = list(zip(words[2::2], words[3::2], strict=True))
+    given_settings = dict(value.split("=", 1) for option, value in pairs if option == "--set")
+    options = {option.removeprefix("--"): value for option, value in pairs if option != "--set"}
+    assert options.pop("name") == texts["name"]
+    assert check_request(select_texts(options | given_settings), MAPS).config == config

@@ -68,10 +68,9 @@ def test_every_placeholder_is_a_valid_example_or_a_description(db):
         PARSERS[text](db, text)
 
 
-@pytest.mark.parametrize(("typed", "same"), [("word, map=3m", "word map=3m"), ("lost, return<5", "lost return<5")])
-def test_commas_between_what_is_sought_mean_nothing(typed, same):
-    assert split_search(typed) == split_search(same)
-
-
-def test_commas_within_quotes_and_words_stay():
-    assert [term.value for term in split_search('"one, two" 1,2')] == ["one, two", "1,2"]
+@pytest.mark.parametrize(
+    ("typed", "terms"),
+    [("word, 3m", ["word", "3m"]), ("lost,word", ["lost,word"]), ('"one, two" 1,2', ["one, two", "1,2"])],
+)
+def test_a_comma_separates_terms_only_before_a_space_and_outside_of_quotes(typed, terms):
+    assert [term.value for term in split_search(typed)] == terms

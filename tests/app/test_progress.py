@@ -43,18 +43,19 @@ def test_half_a_minute_is_worth_a_line_and_the_speed_is_that_since_the_last():
     ]
 
 
-def test_a_resumed_run_counts_its_speed_from_where_it_began():
+@pytest.mark.parametrize(
+    ("env_step", "line"),
+    [
+        (9_500, "9,500 of 10,000 env steps (95 %), test win rate –, 50 steps/s, about 10 s left"),
+        (10_100, "10,000 of 10,000 env steps (100 %), test win rate –, 110 steps/s, about 0 s left"),
+    ],
+    ids=["before the end", "beyond the end"],
+)
+def test_the_speed_of_a_resumed_run_counts_from_its_start(env_step, line):
     scene = Scene()
     scene.at(0, 9_000)
-    scene.at(10, 9_500)
-    assert scene.lines == ["9,500 of 10,000 env steps (95 %), test win rate –, 50 steps/s, about 10 s left"]
-
-
-def test_the_last_round_may_go_past_the_budget():
-    scene = Scene()
-    scene.at(0, 9_000)
-    scene.at(10, 10_100)
-    assert scene.lines == ["10,000 of 10,000 env steps (100 %), test win rate –, 110 steps/s, about 0 s left"]
+    scene.at(10, env_step)
+    assert scene.lines == [line]
 
 
 def test_a_closed_log_does_not_stop_the_run():
@@ -68,10 +69,3 @@ def test_a_closed_log_does_not_stop_the_run():
     report(0)
     report(50)
     assert len(refused) == 1
-
-
-@pytest.mark.parametrize("first", [1, 400])
-def test_the_first_round_is_where_counting_begins(first):
-    scene = Scene()
-    scene.at(100.0, first)
-    assert scene.lines == []

@@ -27,18 +27,11 @@ def test_a_run_asks_for_its_threads_and_for_a_gpu_only_where_its_device_is_cuda(
     assert make_cluster("a:1", [plain, wide], cpus=None, gpus=None) == Cluster("a:1", 4, 0)
     assert make_cluster(None, [plain, cuda], cpus=None, gpus=None) == Cluster(None, 1, 1)
     assert make_cluster(None, [cuda], cpus=2, gpus=0.5) == Cluster(None, 2, 0.5)
-
-
-def test_without_an_address_that_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    assert make_cluster(None, [], cpus=None, gpus=None).address == "head:6379"
-    assert make_cluster("local", [], cpus=None, gpus=None).address is None
-
-
-@pytest.mark.parametrize("number", [1.5, float("inf"), float("nan")])
-def test_what_ray_cannot_share_out_is_refused(number: float) -> None:
     with raises(ConfigError, key="--gpus-per-run"):
-        make_cluster(None, [], cpus=None, gpus=number)
+        make_cluster(None, [cuda], cpus=None, gpus=1.5)  # Ray has no share of two GPUs
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert make_cluster(None, [plain], cpus=None, gpus=None).address == "head:6379"
+    assert make_cluster("local", [plain], cpus=None, gpus=None).address is None
 
 
 def test_as_many_runs_fit_as_the_scarcest_thing_of_each_node_allows() -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
-from sqlalchemy import text
 
 from app.analysis.projections.linear import compute_pca
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, list_nodes, tabulate_selection
@@ -58,24 +57,22 @@ def test_a_lasso_keeps_what_a_ray_says_is_inside(seeded, polygon, seed) -> None:
     assert chosen.tolist() == [is_inside(outline, float(x), float(y)) for x, y in places]
 
 
-def test_ranges_keep_what_sql_keeps(seeded) -> None:
-    db, run_id, snapshot = seeded
-    places = compute_pca(snapshot.embedding).coordinates
-    rows = np.flatnonzero(NodeSelection.parse(ranges="t:5:12;episode:2:6").mask(snapshot, places))
-    statement = "SELECT episode, length FROM episodes WHERE run_id = :run AND episode BETWEEN 2 AND 6"
-    with db.read() as connection:
-        told = connection.execute(text(statement), {"run": run_id}).all()
-    expected = sorted((e, t) for e, length in told for t in range(5, 13) if t <= length)
-    assert sorted(zip(snapshot.episode[rows].tolist(), snapshot.t[rows].tolist(), strict=True)) == expected
-
-
-def test_a_node_without_a_value_passes_no_range_on_it(seeded) -> None:
+@pytest.mark.parametrize("ranges", ["t:5:12;episode:2:6", "delta_mem:-1e9:1e9", "success:0.5:1"])
+def test_ranges_keep_the_nodes_whose_values_are_in_all_of_them(seeded, ranges: str) -> None:
     snapshot = seeded[2]
-    chosen = NodeSelection.parse(ranges="delta_mem:-1e9:1e9").mask(
-        snapshot, compute_pca(snapshot.embedding).coordinates
-    )
-    assert chosen.tolist() == np.isfinite(snapshot.delta_mem).tolist()
-    assert not chosen.all()
+    chosen = NodeSelection.parse(ranges=ranges).mask(snapshot, compute_pca(snapshot.embedding).coordinates)
+
+    def value(key: str, row: int) -> float:
+        if key == "success":
+            return float(snapshot.n_xi[row]) / float(snapshot.n_call[row])
+        return float(getattr(snapshot, key)[row])
+
+    bounds = [part.split(":") for part in ranges.split(";")]
+    expected = [
+        all(float(low) <= value(key, row) <= float(high) for key, low, high in bounds) for row in range(snapshot.size)
+    ]
+    assert chosen.tolist() == expected
+    assert 0 < sum(expected) < snapshot.size
 
 
 @pytest.mark.parametrize(
@@ -88,35 +85,31 @@ def test_what_means_nothing_is_one_sentence(polygon: str, ranges: str) -> None:
         NodeSelection.parse(polygon, ranges)
 
 
-def test_a_selection_is_described_as_a_loop_describes_it(seeded) -> None:
+@pytest.mark.parametrize("ranges", ["h:0.2:0.9", "h:1e6:1e7"], ids=["some", "none"])
+def test_a_selection_is_described_as_a_loop_describes_it(seeded, ranges: str) -> None:
     snapshot = seeded[2]
-    places = compute_pca(snapshot.embedding).coordinates
-    chosen = NodeSelection.parse(ranges="h:0.2:0.9").mask(snapshot, places)
+    chosen = NodeSelection.parse(ranges=ranges).mask(snapshot, compute_pca(snapshot.embedding).coordinates)
     frame = tabulate_selection(snapshot, chosen, np.ones(snapshot.size, bool)).set_index("what")
+
+    def median(values: list[float]) -> object:
+        return pytest.approx(statistics.median(values) if values else math.nan, nan_ok=True)
+
     for part, wanted in (("selected", True), ("rest", False)):
         rows = [row for row in range(snapshot.size) if chosen[row] == wanted]
-        said = frame[part]
-        assert said["nodes"] == len(rows)
-        assert said["episodes of origin"] == len({int(snapshot.episode[row]) for row in rows})
-        assert said["desirable, ξ"] == pytest.approx(sum(bool(snapshot.xi[row]) for row in rows) / len(rows))
-        visits = sum(int(snapshot.n_call[row]) for row in rows)
-        assert said["success, ΣN_ξ ÷ ΣN_call"] == pytest.approx(sum(int(snapshot.n_xi[r]) for r in rows) / visits)
+        described = frame[part]
+        assert described["nodes"] == len(rows)
+        assert described["episodes of origin"] == len({int(snapshot.episode[row]) for row in rows})
         known = [float(snapshot.delta_mem[row]) for row in rows if not math.isnan(snapshot.delta_mem[row])]
-        assert said["Δ_mem, median"] == pytest.approx(statistics.median(known))
+        assert described["Δ_mem, median"] == median(known)
         h = sorted(float(snapshot.h[row]) for row in rows)
-        assert h[0] <= said["H, 10 %"] <= said["H, median"] <= said["H, 90 %"] <= h[-1]
-        assert said["H, median"] == pytest.approx(statistics.median(h))
-
-
-def test_an_empty_selection_is_described_without_a_fault(seeded) -> None:
-    snapshot = seeded[2]
-    frame = tabulate_selection(snapshot, np.zeros(snapshot.size, bool), np.ones(snapshot.size, bool)).set_index("what")
-    assert frame["selected"]["nodes"] == 0
-    assert math.isnan(frame["selected"]["H, median"])
-    chart = draw_selection(
-        snapshot, np.zeros(snapshot.size, bool), np.ones(snapshot.size, bool), run="r", description="H 5 – 6"
-    )
-    assert not chart.is_empty
+        assert described["H, median"] == median(h)
+        if rows:
+            assert h[0] <= described["H, 10 %"] <= described["H, median"] <= described["H, 90 %"] <= h[-1]
+            assert described["desirable, ξ"] == pytest.approx(sum(bool(snapshot.xi[row]) for row in rows) / len(rows))
+            visits = sum(int(snapshot.n_call[row]) for row in rows)
+            successes = sum(int(snapshot.n_xi[row]) for row in rows)
+            assert described["success, ΣN_ξ ÷ ΣN_call"] == pytest.approx(successes / visits)
+    assert not draw_selection(snapshot, chosen, np.ones(snapshot.size, bool), run="r", description=ranges).is_empty
 
 
 def test_the_drawn_quantiles_are_those_of_numpy(seeded) -> None:
@@ -129,27 +122,16 @@ def test_the_drawn_quantiles_are_those_of_numpy(seeded) -> None:
     assert [panel.unit for panel in chart.panels] == ["return", "return", "fraction", "steps"]
 
 
-def test_a_list_of_nodes_holds_every_quantity(seeded) -> None:
-    snapshot = seeded[2]
-    rows = np.array([3, 5])
+def test_a_list_of_nodes_has_every_quantity(seeded) -> None:
+    db, run_id, snapshot = seeded
+    rows = np.array([0, 17, snapshot.size - 1])
     frame = list_nodes(snapshot, compute_pca(snapshot.embedding).coordinates, rows)
     assert frame.columns.tolist() == ["slot", "x", "y", *NODE_QUANTITIES]
     assert frame["h"].tolist() == snapshot.h[rows].tolist()
-
-
-def test_the_age_of_a_node_counts_from_the_step_that_met_its_state(seeded) -> None:
-    db, run_id, snapshot = seeded
-    began = list_episodes(db, run_id, "episode", limit=100).set_index("episode")["first_env_step"]
-    for row in (0, 17, snapshot.size - 1):
-        met = began[int(snapshot.episode[row])] - 1 + snapshot.t[row]  # as many env steps lie before its first state
-        assert snapshot.age[row] == snapshot.env_step - met
-
-
-def test_rows_are_found_by_slot_as_one_by_one(seeded) -> None:
-    snapshot = seeded[2]
-    slots = np.array([0, 5, snapshot.size - 1, snapshot.size + 7, -1])
-    found = snapshot.rows_of(slots).tolist()
-    assert found == [-1 if (row := snapshot.row_of(int(slot))) is None else row for slot in slots]
+    starts = list_episodes(db, run_id, "episode", limit=100).set_index("episode")["first_env_step"]
+    for node in frame.itertuples():
+        visited_at = starts[node.episode] - 1 + node.t  # env steps before the state
+        assert node.age == snapshot.env_step - visited_at
 
 
 def test_the_opposite_of_an_episode_is_the_one_that_ended_most_differently(seeded) -> None:

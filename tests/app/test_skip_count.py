@@ -25,30 +25,28 @@ def test_three():
     pass
 """
 
-pytestmark = [pytest.mark.ci, pytest.mark.parametrize("workers", ["0", "2"])]
+pytestmark = pytest.mark.ci
 
 
-def run_tests(folder: Path, workers: str, *arguments: str, **variables: str) -> tuple[int, str]:
+def run_tests(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
     """Return the exit code and the output."""
     (folder / "test_it.py").write_text(TESTS)
     (folder / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "-n", workers, "-p", "tests.conftest", *arguments]
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "tests.conftest", *arguments]
     env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout
 
 
 @pytest.mark.parametrize(("expected", "code"), [("4", 0), ("3", 1), ("5", 1)])
-def test_a_run_passes_only_with_the_expected_number_of_skips(
-    tmp_path: Path, workers: str, expected: str, code: int
-) -> None:
-    returned, output = run_tests(tmp_path, workers, EMTC_SKIPS=expected)
+def test_a_run_passes_only_with_the_expected_number_of_skips(tmp_path: Path, expected: str, code: int) -> None:
+    returned, output = run_tests(tmp_path, EMTC_SKIPS=expected)
     assert returned == code, output
     assert ("tests were skipped" in output) == bool(code)
 
 
-def test_the_tests_that_a_run_skipped_can_be_run_alone(tmp_path: Path, workers: str) -> None:
-    run_tests(tmp_path, workers, EMTC_SKIPPED_IDS=str(tmp_path / "ids"))
-    returned, output = run_tests(tmp_path, workers, f"@{tmp_path / 'ids'}", EMTC_SKIPS="1", COMPONENT="installed")
+def test_the_tests_that_a_run_skipped_can_be_run_alone(tmp_path: Path) -> None:
+    run_tests(tmp_path, EMTC_SKIPPED_IDS=str(tmp_path / "ids"))
+    returned, output = run_tests(tmp_path, f"@{tmp_path / 'ids'}", EMTC_SKIPS="1", COMPONENT="installed")
     assert returned == 0, output
     assert "3 passed, 1 skipped" in output

@@ -2,6 +2,7 @@
 
 import sqlite3
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,13 @@ from storage.runs.rows import find_run
 from storage.runs.sweeps import PlannedRun, save_sweep, sweep_runs
 
 
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    database = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    yield database
+    database.dispose()
+
+
 def queue_run_of(db: Database, **env: str) -> str:
     config = resolve(map="3m").model_dump(mode="json")
     config["env"] |= env
@@ -34,8 +42,7 @@ def claim_run_of(db: Database, **env: str) -> ClaimedRun:
     return claim
 
 
-def test_the_checkpoint_of_another_machine_is_left_to_it(tmp_path: Path) -> None:
-    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+def test_the_checkpoint_of_another_machine_is_left_to_it(db: Database) -> None:
     queued = claim_run_of(db)
     assert EligibilityCheck(db).requeue_if_unsuitable(queued) is None
     with db.transaction() as connection:
@@ -48,22 +55,20 @@ def test_the_checkpoint_of_another_machine_is_left_to_it(tmp_path: Path) -> None
     assert f"Run {claim.run_id} is left in the queue: it was trained on far-away" in sentence
     row = find_run(db, claim.run_id)
     assert (row.live_status, row.host, row.env_steps) == ("queued", "far-away", 100)
-    db.dispose()
 
 
-def test_an_environment_that_is_not_here_is_left_to_a_machine_that_has_it(tmp_path: Path) -> None:
-    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+def test_an_environment_that_is_not_here_is_left_to_a_machine_that_has_it(db: Database) -> None:
     claim = claim_run_of(db, map="no_such_map")
     sentence = EligibilityCheck(db).requeue_if_unsuitable(claim)
     assert sentence is not None
     assert "no_such_map" in sentence
     row = find_run(db, claim.run_id)
     assert (row.live_status, row.host) == ("queued", None)
-    db.dispose()
 
 
-def test_a_run_waits_while_the_place_of_files_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+def test_a_run_waits_while_the_place_of_files_does_not_answer(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     claim = claim_run_of(db)
     monkeypatch.setenv("EMTC_FILES", str(tmp_path / "unmounted"))
     eligibility = EligibilityCheck(db)
@@ -75,13 +80,11 @@ def test_a_run_waits_while_the_place_of_files_does_not_answer(tmp_path: Path, mo
     again = RunClaimer(db).claim_next()
     assert again is not None
     assert eligibility.requeue_if_unsuitable(again) is None
-    db.dispose()
 
 
 def test_a_database_that_does_not_answer_says_nothing_of_a_run_and_ends_no_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     claim = claim_run_of(db)
     work = WorkerLoop(db, jobs=1, leave=LeaveRequest(), announce=(messages := list[str]()).append)
     work._trainers[claim.run_id] = StartedTrainer(claim, subprocess.Popen(["true"]))
@@ -98,25 +101,23 @@ def test_a_database_that_does_not_answer_says_nothing_of_a_run_and_ends_no_worke
     assert messages == ["The database failed: database is locked."]
     work._collect_ended()
     assert (work._trainers, find_run(db, claim.run_id).live_status) == ({}, "queued")
-    db.dispose()
 
 
 @pytest.mark.timeout(60)
-def test_a_worker_ends_if_the_database_file_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+def test_a_worker_ends_if_the_database_file_does_not_come_back(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = WorkerLoop(db, jobs=1, leave=LeaveRequest(), announce=lambda message: None)
     (tmp_path / "x.db").rename(tmp_path / "moved.db")
     monkeypatch.setattr("app.jobs.sweeps.worker.MISSING_FILE_PATIENCE_S", 0.0)
     with pytest.raises(FileMissingError, match=r"x\.db"):
         work.run(once=True)
-    db.dispose()
 
 
 def test_a_trainer_that_ends_without_a_message_is_started_again_three_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new checkpoint resets the count. Afterwards the run has failed."""
-    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     run_id = queue_run_of(db)
     n_started = 0
 
@@ -144,4 +145,3 @@ def test_a_trainer_that_ends_without_a_message_is_started_again_three_times(
     work = WorkerLoop(db, jobs=1, leave=LeaveRequest(), announce=messages.append)
     work.run(once=True)
     assert n_started == 3 + MAX_RESTARTS
-    db.dispose()
