@@ -98,6 +98,7 @@ def list_commands(app: AppTest) -> list[str]:
         ("empty", {}, "There is no run yet"),
         ("failed", {}, "No run was evaluated yet"),
         ("several", {"states": "stopped"}, "No run matches"),
+        ("several", {"q": "emtc corridor gate.enabled=false"}, "No run matches"),
     ],
 )
 def test_a_page_without_curves_says_why(request, database, query, words):
@@ -250,11 +251,6 @@ def test_options_are_read_from_the_url_and_written_into_it(several):
     assert read_address(app) == {"runs": "r0000,r0001", "y": "train/loss", "center": "median", "at": "0.01M"}
 
 
-def test_search_and_filters_choose_runs(several):
-    app = open_page("compare", maps="corridor", tags="paper", q="seed=1")
-    assert list_ids(app) == ["r0006"]
-
-
 def test_a_link_selects_runs_and_counts_those_that_are_lost(several):
     app = open_page("compare", runs="r0000,r0001,zzzz")
     assert next(warning.value for warning in app.warning).startswith("1 of the runs in this link")
@@ -288,8 +284,10 @@ def test_invalid_values_in_the_url_are_harmless(several):
         maps="Mars",
         budget="<b>",
         part="Published results",
+        smooth="-5",
     )
     assert not app.exception
+    assert "Must be between 0 and" in said(app), "the number of env steps"
     assert any("At env steps must be numbers" in error.value for error in app.error)
 
 
@@ -400,14 +398,6 @@ def test_the_shown_command_draws_the_same_curves(several, tmp_path, quantity):
     out = tmp_path / "curves.csv"
     assert run([*shlex.split(command)[1:-1], str(out)]) == 0
     assert "EMTC(QPLEX)" in out.read_text()
-
-
-def test_a_window_of_smoothing_that_is_not_a_number_of_env_steps_is_refused(several):
-    app = open_page("compare", smooth="20k")
-    app.text_input(key="compare?smooth").set_value("-5").run()
-    assert not app.exception
-    assert "Must be between 0 and" in said(app)
-    assert "Smoothed" not in said(app)
 
 
 def test_runs_of_different_code_are_reported_and_a_patched_run_is_a_separate_variant(several):

@@ -94,13 +94,6 @@ def test_the_picker_lists_the_newest_runs_and_selects_the_only_match(thousands):
     assert "run_picker_list" not in str([part.proto.id for part in app.get("bidi_component")]), "the list is closed"
 
 
-def test_compare_opens_beside_thousands_of_runs(thousands):
-    app = open_page("compare", q="second seed=2")
-    assert not app.exception
-    evaluated = run_page(thousands, RunFilter(text="second seed=2", evaluated=True)).total
-    assert f"Evaluated runs that match: {evaluated}." in said(app)
-
-
 def test_the_url_contains_filters_order_and_page(thousands):
     query = {"sort": "mu_w", "maps": "corridor", "algos": "qmix", "states": "finished"}
     app = open_page("home", **query, page="2")
