@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import streamlit as st
 from streamlit.components.v2 import manifest_scanner
+from streamlit.testing.v1 import AppTest
 
 from storage.engine import Database, open_database
 from tests.pages.seed import seed_failed_run, seed_run
@@ -73,3 +74,8 @@ def copy_database(source: Path, target: Path) -> Path:
 def failed(use_database, tmp_path) -> tuple[Database, str]:
     db = use_database(tmp_path / "failed.db")
     return db, seed_failed_run(db)
+
+
+def read_address(app: AppTest) -> dict[str, str]:
+    """Read the parameters of the URL; of a repeated parameter, the first text."""
+    return {name: value[0] if isinstance(value, list) else value for name, value in app.query_params.items()}
