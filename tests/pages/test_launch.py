@@ -115,14 +115,12 @@ def test_a_changed_setting_shows_its_default_and_is_reset_with_the_others(empty)
     assert "2 changes from preset" in plain(app)
     app.text_input(key="set-gate.tau_end").set_value("0.6").run()
     assert address(app) == {"steps": "777", "gate.tau_start": "2"}
+    app.selectbox(key="algo").set_value("qmix").run()
+    assert "without effect for QMIX: gate.tau_start = 2." in plain(app)
+    app.selectbox(key="algo").set_value("emtc-qplex").run()
     app.button(key="launch_reset").click().run()
     assert address(app) == {"steps": "777"}
     assert app.text_input(key="set-gate.tau_start").value == "1.2"
-
-
-def test_a_setting_without_effect_for_the_algorithm_is_listed(empty):
-    app = open_page("launch", algo="qmix", **{"gate.tau_end": "0.3"})
-    assert "without effect for QMIX: gate.tau_end = 0.3." in plain(app)
 
 
 def test_names_that_this_version_does_not_know_can_be_removed(empty):
