@@ -46,7 +46,7 @@ def answer(db: Database, run_id: str, *, wins: int, episodes: int, again_of: int
     recorder.close()
 
 
-def test_an_evaluation_is_asked_waited_for_and_shown_with_the_way_to_its_replay(alive):
+def test_a_requested_evaluation_is_shown_with_a_link_to_its_replay(alive):
     db, run_id = alive
     app = open_page("live", run=run_id)
     app.button(key="ask-evaluate").click().run()
@@ -66,9 +66,14 @@ def test_an_evaluation_is_asked_waited_for_and_shown_with_the_way_to_its_replay(
     assert f"Requested at step {steps}" in said(replay)
 
 
-def test_a_training_episode_is_asked_for_again(alive):
+def test_a_recorded_training_episode_is_requested_again(alive):
     db, run_id = alive
     app = open_page("live", run=run_id)
+    app.text_input(key="ask-episode").set_value("9999").run()
+    app.button(key="ask-play-again").click().run()
+    assert not app.exception
+    assert ["9999" in error.value for error in app.error] == [True]
+    assert list_evaluation_requests(db, find_run(db, run_id)) == []
     app.text_input(key="ask-episode").set_value("3").run()
     app.button(key="ask-play-again").click().run()
     assert (last_question(db, run_id).kind, last_question(db, run_id).episode) == ("play", 3)
@@ -77,46 +82,23 @@ def test_a_training_episode_is_asked_for_again(alive):
     assert "episode 3 again\\: won, return 2\\.5 at env step" in said(app)
 
 
-def test_an_episode_that_nobody_recorded_is_one_sentence(alive):
-    db, run_id = alive
-    app = open_page("live", run=run_id)
-    app.text_input(key="ask-episode").set_value("9999").run()
-    app.button(key="ask-play-again").click().run()
-    assert not app.exception
-    assert ["has no recorded episode 9999" in error.value for error in app.error] == [True]
-    assert list_evaluation_requests(db, find_run(db, run_id)) == []
-
-
-def test_an_ended_run_has_no_buttons_of_requests(seeded):
-    app = open_page("live", run=seeded[1])
-    assert not app.exception
-    assert not any(str(button.key).startswith("ask-") for button in app.button)
-
-
-def test_a_question_of_an_ended_trainer_is_said_to_be_lost(alive):
-    db, run_id = alive
-    app = open_page("live", run=run_id)
-    app.button(key="ask-play").click().run()
-    DatabaseControl(db, run_id).close()
-    finish_run(db, run_id, "stopped")
-    app.run()
-    assert "not answered" in said(app)
-
-
-def test_replay_asks_the_living_run_to_play_its_episode_again(alive):
+def test_replay_requests_its_episode_again(alive):
     db, run_id = alive
     app = open_page("replay", run=run_id, episode="2")
     app.button(key="ask-play-again").click().run()
     assert not app.exception
     asked = last_question(db, run_id)
     assert (asked.kind, asked.episode) == ("play", 2)
-    answer(db, run_id, wins=1, episodes=1, again_of=2)
-    kept = last_question(db, run_id).answer
-    app = open_page("replay", run=run_id, play=f"{kept.env_step}-{kept.playback}")
-    assert not app.exception
-    assert "Requested at step" in said(app)
 
 
-def test_replay_of_an_ended_run_offers_nothing_that_nobody_can_do(seeded):
-    app = open_page("replay", run=seeded[1], episode="2")
-    assert "ask-play-again" not in [button.key for button in app.button]
+def test_an_ended_run_has_no_buttons_of_requests_and_its_open_request_is_lost(alive):
+    db, run_id = alive
+    app = open_page("live", run=run_id)
+    app.button(key="ask-play").click().run()
+    finish_run(db, run_id, "stopped")
+    app.run()
+    assert "not answered" in said(app)
+    for page in ("live", "replay"):
+        ended = open_page(page, run=run_id, **({"episode": "2"} if page == "replay" else {}))
+        assert not ended.exception
+        assert not any(str(button.key).startswith("ask-") for button in ended.button), page

@@ -31,16 +31,13 @@ def folder(empty, tmp_path: Path, monkeypatch) -> Path:
     return folder
 
 
-def test_live_shows_the_checkpoints_and_the_log_of_another_machine(folder):
+def test_live_and_storage_show_the_checkpoints_and_the_log_of_another_machine(folder):
     app = open_page("live", run=folder.name)
     assert not app.exception
     assert "resume-ended" in [button.key for button in app.button]
     assert "a word from elsewhere" in " ".join(code.value for code in app.code)
     app.session_state[OPENED_BOX] = EVENTS
     assert f"Folder of the checkpoints: {folder}." in said(app.run()).replace("\\", "")
-
-
-def test_storage_counts_what_lies_there(folder):
     app = open_page("disk")
     assert not app.exception
     assert not app.warning
@@ -58,7 +55,7 @@ def test_a_folder_that_is_not_mounted_is_named_and_no_page_fails(folder, monkeyp
             assert "resume-ended" not in [button.key for button in app.button]
 
 
-def test_launch_says_where_checkpoints_go_and_refuses_a_folder_that_is_none(empty, tmp_path, monkeypatch):
+def test_launch_names_the_folder_of_the_checkpoints_and_refuses_a_missing_one(empty, tmp_path, monkeypatch):
     monkeypatch.setenv("EMTC_FILES", str(tmp_path))
     app = open_page("launch")
     assert f"Checkpoints and logs go to {tmp_path}" in said(app).replace("\\", "")
@@ -70,14 +67,13 @@ def test_launch_says_where_checkpoints_go_and_refuses_a_folder_that_is_none(empt
     assert [button.disabled for button in app.button if button.label == "Start"] == [True]
 
 
-def test_the_check_of_this_machine_names_the_folder(empty, tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_usable", [True, False])
+def test_the_check_of_this_machine_names_the_folder(empty, tmp_path, monkeypatch, is_usable):
     monkeypatch.setattr("app.jobs.doctor._check_gpu", dict)
     monkeypatch.setattr("app.jobs.doctor.list_doctor_rows", list)
-    for value, state in ((str(tmp_path), "✔ usable"), ("s3://key:secret@bucket", "✖ missing")):
-        monkeypatch.setenv("EMTC_FILES", value)
-        st.cache_data.clear()
-        app = open_page("health")
-        app.button(key="check_machine").click().run()
-        row = app.dataframe[0].value.set_index("Part").loc["files"]
-        assert row["State"] == state
-        assert "secret" not in row["Details"] + row["How to install"]
+    monkeypatch.setenv("EMTC_FILES", str(tmp_path) if is_usable else "s3://key:secret@bucket")
+    app = open_page("health")
+    app.button(key="check_machine").click().run()
+    row = app.dataframe[0].value.set_index("Part").loc["files"]
+    assert row["State"] == ("✔ usable" if is_usable else "✖ missing")
+    assert "secret" not in row["Details"] + row["How to install"]

@@ -1,4 +1,4 @@
-"""Pages say of an imported run that it was imported, and offer nothing that it cannot do."""
+"""Pages mark an imported run as imported and offer nothing that it cannot do."""
 
 from pathlib import Path
 
@@ -19,22 +19,24 @@ def imported(empty: Database, tmp_path: Path) -> str:
     return list_runs(empty)["id"].iloc[0]
 
 
-def test_the_run_page_says_so_and_offers_no_clone(imported: str) -> None:
-    page = open_page("run", run=imported)
-    text = said(page).replace("\\", "")
-    assert "Imported (csv)" in text
-    assert "imported as csv from r.csv" in text
-    assert "Source of the method" not in text
-    assert "emtc train" not in "".join(str(block.value) for block in page.code)
-    assert page.button(key="clone_run").disabled
-
-
-@pytest.mark.parametrize("name", ["live", "memory", "replay", "home", "compare"])
-def test_every_page_opens_with_an_imported_run(imported: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("run", "imported as csv from r.csv"),
+        ("live", "imported (csv)"),
+        ("memory", "Memory"),
+        ("replay", "Replay"),
+        ("home", "EMTC Lab"),
+        ("compare", "Evaluated runs that match: 1"),
+    ],
+)
+def test_a_page_marks_an_imported_run_and_offers_no_clone(imported: str, name: str, words: str) -> None:
     page = open_page(name, run=imported)
     assert not page.exception
-    if name == "live":
-        assert "imported (csv)" in said(page).replace("\\", "")
+    assert not page.error
+    assert words in said(page).replace("\\", "")
+    assert "emtc train" not in "".join(str(block.value) for block in page.code)
+    assert all(button.disabled for button in page.button if button.key in ("clone_run", "duplicate_run"))
     if name == "home":
-        assert "⇣ imported" in page.dataframe[0].value["status"].tolist()
+        assert page.dataframe[0].value["status"].tolist() == ["⇣ imported"]
         assert page.dataframe[0].value["algo"].tolist() == ["vdn"]

@@ -1,11 +1,12 @@
-"""Launch with an environment from outside: its arguments are fields of the form, like any setting."""
+"""Launch with a plug-in: its arguments are fields of the form, like any setting."""
 
 import sys
 
 import pytest
 
 from emtc_core import plugins
-from tests.pages.test_pages import open_page, said
+from tests.pages.test_launch import plain
+from tests.pages.test_pages import open_page
 
 LAB = "tests.core.lab_example"
 
@@ -22,27 +23,23 @@ def lab(empty, monkeypatch):
     plugins._import_modules.cache_clear()
 
 
-def test_an_argument_is_a_field_with_its_bounds_and_goes_into_the_run(lab):
-    form = open_page("launch", env="guess", **{"env.plugin.guess.doors": "9"})
+@pytest.mark.parametrize(
+    ("choice", "key", "invalid", "rule", "valid", "default"),
+    [
+        ({"env": "guess"}, "env.plugin.guess.doors", "9", "<= 8 (got 9)", "4", "3"),
+        ({"gate.type": "steep"}, "gate.plugin.steep.at", "99", "<= 10.0 (got 99.0)", "2", "1"),
+    ],
+    ids=["environment", "gate"],
+)
+def test_an_argument_is_a_field_with_its_bounds_and_goes_into_the_run(lab, choice, key, invalid, rule, valid, default):
+    form = open_page("launch", **choice, **{key: invalid})
     assert not form.exception
-    assert form.selectbox(key="map-guess").options == ["plain", "dark"]
-    assert "<= 8 (got 9)" in " ".join(each.value for each in form.error).replace("\\", "")
+    assert [rule in error.value.replace("\\", "") for error in form.error] == [True]
     assert form.button(key="start").disabled
-    form = form.text_input(key="set-env.plugin.guess.doors").set_value("4").run()
+    form = form.text_input(key=f"set-{key}").set_value(valid).run()
     assert not form.exception
     assert not form.error
     assert not form.button(key="start").disabled
-    assert "`env.plugin.guess.doors` = 4" in said(form)
-    assert "steep" in form.selectbox(key="set-gate.type").options
-
-
-def test_the_arguments_of_a_gate_are_fields_where_it_is_chosen(lab):
-    form = open_page("launch", **{"gate.type": "steep", "gate.plugin.steep.at": "99"})
-    assert not form.exception
-    assert "<= 10.0 (got 99.0)" in " ".join(each.value for each in form.error).replace("\\", "")
-    form = form.text_input(key="set-gate.plugin.steep.at").set_value("2").run()
-    assert not form.exception
-    assert not form.error
-    assert "`gate.plugin.steep.at` = 2 (1)" in said(form)
-    plain = open_page("launch")
-    assert not any(each.key == "set-gate.plugin.steep.at" for each in plain.text_input)
+    assert f"`{key}` = {valid} ({default})" in plain(form)
+    others = {field.key for field in open_page("launch").text_input}
+    assert f"set-{key}" not in others, "only where the plug-in is selected"

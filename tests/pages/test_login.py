@@ -9,7 +9,6 @@ from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 from streamlit.testing.v1 import AppTest
 
 from app.ui import upload_guard
-from app.ui.login import is_allowed, is_verified
 from tests.pages.test_pages import said, start_app
 
 AUTH = {
@@ -19,7 +18,7 @@ AUTH = {
     "client_secret": "x",
     "server_metadata_url": "http://localhost:1/.well-known/openid-configuration",
 }
-PAGES = ("home", "launch", "live", "memory", "replay", "findings", "compare", "sweeps", "notebook", "method")
+PAGES = ("home", "memory", "sql")
 
 
 def open_as(user: dict[str, object], page: str, run: str, auth: dict[str, object]) -> AppTest:
@@ -34,7 +33,7 @@ def open_as(user: dict[str, object], page: str, run: str, auth: dict[str, object
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_nobody_sees_a_run_before_the_login(seeded, page):
+def test_no_run_is_shown_before_the_login(seeded, page):
     _, run_id = seeded
     app = open_as({"is_logged_in": False}, page, run_id, AUTH)
     assert not app.exception
@@ -43,37 +42,46 @@ def test_nobody_sees_a_run_before_the_login(seeded, page):
     assert len(app.selectbox) == len(app.dataframe) == 0
 
 
-def test_each_provider_has_a_button(seeded):
+def test_each_provider_has_a_button_that_reports_a_missing_library(seeded, monkeypatch):
+    monkeypatch.setattr("streamlit.user_info.is_authlib_installed", lambda: False)
     general = {key: AUTH[key] for key in ("redirect_uri", "cookie_secret")}
     own = {key: AUTH[key] for key in AUTH if key not in general}
     app = open_as({"is_logged_in": False}, "home", seeded[1], {**general, "lab": own, "campus": own})
     assert [button.label for button in app.button] == ["Log in with lab", "Log in with campus"]
-
-
-def test_a_missing_library_is_reported(seeded, monkeypatch):
-    monkeypatch.setattr("streamlit.user_info.is_authlib_installed", lambda: False)
-    app = open_as({"is_logged_in": False}, "home", seeded[1], AUTH)
-    app.button[0].click().run()
+    app.button[1].click().run()
     assert not app.exception
-    assert "The login is not set up" in app.error[0].value
     assert "Authlib" in app.error[0].value
 
 
-def test_a_user_who_is_logged_in_sees_the_runs(seeded):
-    app = open_as({"is_logged_in": True, "email": "ada@lab.org"}, "home", seeded[1], AUTH)
+@pytest.mark.parametrize(
+    ("users", "address", "verified", "is_admitted"),
+    [
+        ("", "ada@lab.org", None, True),
+        ("ada@lab.org, bob@x.y", "Bob@x.y", True, True),
+        ("@lab.org", "ada@lab.org", "true", True),
+        ("@lab.org", "ada@lab.org", "false", False),
+        ("@lab.org", "ada@lab.org", False, False),
+        ("@lab.org", "ada@lab.org", None, False),
+        ("ada@lab.org", "eve@evil.com", True, False),
+        ("@lab.org", "eve@evil.lab.org", True, False),
+        ("@lab.org", "@lab.org", True, False),
+        ("ada@lab.org", "", True, False),
+    ],
+)
+def test_only_listed_users_with_a_verified_address_see_the_runs(
+    seeded, monkeypatch, users, address, verified, is_admitted
+):
+    monkeypatch.setenv("EMTC_USERS", users)
+    user = {"is_logged_in": True, "email": address, "email_verified": verified}
+    app = open_as({name: value for name, value in user.items() if value is not None}, "home", seeded[1], AUTH)
     assert not app.exception
-    assert not app.error
-    assert "Log in" not in [button.label for button in app.button]
+    assert (len(app.error) == 0) == (len(app.dataframe) > 0) == is_admitted
+    if not is_admitted:
+        assert "may not use this server" in app.error[0].value
+        assert [button.label for button in app.button] == ["Log out"]
 
 
-def test_a_user_who_is_not_listed_is_refused(seeded, monkeypatch):
-    monkeypatch.setenv("EMTC_USERS", "ada@lab.org")
-    app = open_as({"is_logged_in": True, "email": "eve@evil.com"}, "home", seeded[1], AUTH)
-    assert "may not use this server" in app.error[0].value
-    assert [button.label for button in app.button] == ["Log out"]
-
-
-def test_secrets_that_cannot_be_read_let_nobody_in(seeded, monkeypatch, tmp_path):
+def test_secrets_that_cannot_be_read_admit_no_user(seeded, monkeypatch, tmp_path):
     broken = tmp_path / "secrets.toml"
     broken.write_text("[auth")
     before = st.get_option("secrets.files")
@@ -87,43 +95,14 @@ def test_secrets_that_cannot_be_read_let_nobody_in(seeded, monkeypatch, tmp_path
     assert len(app.button) == 0
 
 
-def test_a_list_of_users_without_a_provider_lets_nobody_in(seeded, monkeypatch):
+def test_a_list_of_users_without_a_provider_admits_no_user(seeded, monkeypatch):
     monkeypatch.setenv("EMTC_USERS", "@lab.org")
     app = start_app().run()
     assert "no identity provider is configured" in app.error[0].value
     assert len(app.button) == len(app.dataframe) == 0
 
 
-@pytest.mark.parametrize(
-    ("users", "address", "verified", "allowed"),
-    [
-        ("", "", True, True),
-        ("ada@lab.org, bob@x.y", "Bob@x.y", True, True),
-        ("@lab.org", "eve@lab.org", True, True),
-        ("@lab.org", "eve@lab.org", False, False),
-        ("@lab.org", "eve@evil.lab.org", True, False),
-        ("@lab.org", "@lab.org", True, False),
-        ("ada@lab.org", "", True, False),
-    ],
-)
-def test_which_users_are_allowed(users, address, verified, allowed, monkeypatch):
-    monkeypatch.setenv("EMTC_USERS", users)
-    assert is_allowed(address, verified=verified) is allowed
-
-
-@pytest.mark.parametrize(
-    ("claim", "verified"),
-    [(True, True), ("true", True), ("True", True), (False, False), ("false", False), (None, False)],
-)
-def test_an_address_counts_only_where_the_provider_vouches_for_it(seeded, monkeypatch, claim, verified):
-    assert is_verified(claim) is verified
-    monkeypatch.setenv("EMTC_USERS", "@lab.org")
-    user = {"is_logged_in": True, "email": "ada@lab.org", "email_verified": claim}
-    app = open_as({name: value for name, value in user.items() if value is not None}, "home", seeded[1], AUTH)
-    assert bool(app.error) is not verified
-
-
-def test_nobody_fills_the_memory_with_files_before_the_login(monkeypatch):
+def test_no_file_is_uploaded_before_the_login(monkeypatch):
     manager = MemoryUploadedFileManager("/upload")
     page = SimpleNamespace(session_id="visitor", uploaded_file_mgr=manager)
     monkeypatch.setattr(upload_guard, "get_script_run_ctx", lambda: page)

@@ -1,12 +1,10 @@
-"""Two episodes on Replay: chosen, linked, of two runs, and of environments that nobody can draw."""
+"""Two episodes on Replay: selected, linked, of two runs, and of environments without a renderer."""
 
 import json
 
-import pytest
 from sqlalchemy import update
 
 from storage.models import Transition
-from storage.queries.episodes import list_episodes
 from tests.pages.seed import seed_run, seed_zoo_run
 from tests.pages.test_pages import open_page, said
 
@@ -25,7 +23,7 @@ def query(app) -> dict[str, str]:
     return {name: value[0] if isinstance(value, list) else value for name, value in app.query_params.items()}
 
 
-def test_one_episode_is_played_alone_until_another_is_wanted(seeded):
+def test_a_second_episode_is_added_selected_and_removed(seeded):
     app = open_page("replay", run=seeded[1], episode="3")
     assert len(titles(app)) == 1
     app.menu_button(key="compare_menu").click("another").run()
@@ -42,7 +40,7 @@ def test_one_episode_is_played_alone_until_another_is_wanted(seeded):
     assert "beside" not in query(app)
 
 
-def test_a_link_opens_both_and_an_evaluation_may_stand_beside_training(seeded):
+def test_a_link_opens_two_training_episodes_or_a_training_and_an_evaluation_episode(seeded):
     app = open_page("replay", run=seeded[1], episode="2", beside="7", t="4")
     assert [title.split(",")[0] for title in titles(app)] == ["Training episode 2", "Training episode 7"]
     assert player(app)["start"] == 4
@@ -57,7 +55,7 @@ def test_a_link_opens_both_and_an_evaluation_may_stand_beside_training(seeded):
     assert "beside_play" not in query(app)
 
 
-def test_the_second_may_be_of_another_run(seeded):
+def test_the_second_episode_may_be_of_another_run(seeded):
     db, run_id = seeded
     other = seed_run(db, name="Another")
     app = open_page("replay", run=run_id, episode="1", beside="2")
@@ -69,22 +67,7 @@ def test_the_second_may_be_of_another_run(seeded):
     assert titles(linked) == titles(app)
 
 
-def test_best_against_worst_shows_the_highest_and_the_lowest_return(seeded):
-    db, run_id = seeded
-    every = list_episodes(db, run_id, "episode")
-    app = open_page("replay", run=run_id, find="won")
-    app.menu_button(key="compare_menu").click("extremes").run()
-    assert not app.exception
-    best, worst = (int(query(app)[name]) for name in ("episode", "beside"))
-    returns = dict(zip(every["episode"], every["episode_return"], strict=True))
-    assert returns[best] == max(returns.values())
-    assert returns[worst] == min(returns.values())
-    assert titles(app)[0].startswith(f"Training episode {best}")
-    assert app.text_input(key="replay?find").value == ""
-    assert "the highest return" in app.toast[0].value
-
-
-def test_a_run_without_a_gate_has_no_empty_panels_and_says_once_that_the_gate_is_off(seeded):
+def test_a_run_without_a_gate_has_no_empty_panels(seeded):
     db = seeded[0]
     bare = seed_run(db, gate="none")
     with db.transaction() as connection:
@@ -97,31 +80,14 @@ def test_a_run_without_a_gate_has_no_empty_panels_and_says_once_that_the_gate_is
     assert "β" in [panel["title"] for panel in player(open_page("replay", run=seeded[1], episode="1"))["panels"]]
 
 
-@pytest.mark.parametrize(
-    "odd", [{"beside": "<script>"}, {"beside": "999"}, {"beside_play": "1-2-3"}, {"beside_run": "zzzz", "beside": "1"}]
-)
-def test_a_link_to_a_second_that_is_none_is_no_exception(seeded, odd):
-    app = open_page("replay", run=seeded[1], episode="1", **odd)
-    assert not app.exception
-
-
-def test_an_environment_that_nobody_can_draw_is_played_as_a_strip_of_its_state(use_database, tmp_path):
-    db = use_database(tmp_path / "zoo.db")
-    run_id = seed_zoo_run(db)
-    app = open_page("replay", run=run_id)
+def test_an_environment_without_a_renderer_is_played_as_its_state_also_next_to_another_one(seeded):
+    db, run_id = seeded
+    zoo = seed_zoo_run(db)
+    app = open_page("replay", run=zoo, episode="1")
     assert not app.exception
     assert not app.error
     assert "No picture for this environment" in said(app)
     assert player(app)["sides"][0]["entries"] == ["state 0", "state 1", "state 2"]
-    both = open_page("replay", run=run_id, episode="1", beside="2")
-    assert not both.exception
-    assert not both.error
-    assert len(titles(both)) == 2
-
-
-def test_a_replay_beside_the_run_of_another_game_is_drawn_on_its_own_field(seeded):
-    db, run_id = seeded
-    zoo = seed_zoo_run(db)
     app = open_page("replay", run=run_id, episode="1", beside="1", beside_run=zoo)
     assert not app.exception
     assert not app.error

@@ -1,6 +1,7 @@
 """Replay's list of episodes: all of them can be found, and the list says how many there are."""
 
 import pytest
+import streamlit as st
 from sqlalchemy import delete, update
 
 from app.analysis.format import format_number
@@ -33,22 +34,8 @@ def test_every_episode_is_found_by_number_outcome_and_return(seeded):
     app.text_input(key="replay?find").set_value("sideways").run()
     assert not app.exception
     assert "search must be a number" in "\n".join(error.value for error in app.error)
-
-
-def test_a_long_list_has_pages(seeded, monkeypatch):
-    run_id = seeded[1]
-    monkeypatch.setattr(episode_choice, "EPISODES_PER_PAGE", 3)
-    app = open_page("replay", run=run_id)
-    assert "1–3 of 8 episodes." in said(app)
-    assert len(options(app)) == 3
-
-
-@pytest.mark.parametrize("query", [{"episode": "2"}, {"play": "1-0"}, {"find": "lost", "episode": "1"}])
-def test_a_link_opens_its_episode_whatever_is_listed(seeded, query):
-    app = open_page("replay", run=seeded[1], **query)
-    assert not app.exception
-    if "episode" in query:
-        assert f"Training episode {query['episode']}" in said(app)
+    app = open_page("replay", run=run_id, find="lost", episode="1")
+    assert "Training episode 1" in said(app), "a link opens its episode also if it is not listed"
 
 
 def thin_out(db, *, keep: list[int]) -> None:
@@ -58,7 +45,7 @@ def thin_out(db, *, keep: list[int]) -> None:
         )
 
 
-def test_the_page_begins_with_an_episode_whose_states_are_kept(seeded):
+def test_episodes_with_stored_states_are_listed_first_and_the_newest_of_them_is_played(seeded):
     db, run_id = seeded
     thin_out(db, keep=[2, 5])
     app = open_page("replay", run=run_id)
@@ -74,19 +61,23 @@ def test_the_page_begins_with_an_episode_whose_states_are_kept(seeded):
     assert "deleted by thinning (emtc db thin), or is not part of this bundle" in linked.info[0].value.replace("\\", "")
 
 
-def test_the_best_and_the_worst_are_those_of_the_episodes_that_can_be_replayed(seeded):
+@pytest.mark.parametrize("keep", [range(1, 9), [2, 5]], ids=["all", "two with states"])
+def test_best_against_worst_shows_the_extreme_returns_of_the_episodes_that_can_be_replayed(seeded, keep):
     db, run_id = seeded
-    thin_out(db, keep=[2, 5])
-    app = open_page("replay", run=run_id)
+    thin_out(db, keep=[*keep])
+    app = open_page("replay", run=run_id, find="won")
     app.menu_button(key="compare_menu").click("extremes").run()
-    returns = list_episodes(db, run_id).set_index("episode")["episode_return"]
     assert not app.exception
-    assert app.toast[0].value.startswith("Of the 2 of 8 episodes that can be replayed, ")
-    for episode in (2, 5):
-        assert f"{episode} (return {format_number(returns[episode])})" in app.toast[0].value
+    returns = list_episodes(db, run_id).set_index("episode")["episode_return"].loc[[*keep]]
+    for name, extreme in (("episode", returns.max()), ("beside", returns.min())):
+        (number,) = app.query_params[name]
+        assert returns[int(number)] == extreme
+        assert f"{number} (return {format_number(extreme)})" in app.toast[0].value
+    assert ("Of the 2 of 8 episodes" in app.toast[0].value) == (len(keep) == 2)
+    assert app.text_input(key="replay?find").value == ""
 
 
-def test_the_page_begins_with_evaluation_episodes_if_no_other_states_are_kept(seeded):
+def test_without_states_of_training_episodes_an_evaluation_episode_is_played_or_another_run_is_linked(seeded):
     db, run_id = seeded
     thin_out(db, keep=[])
     app = open_page("replay", run=run_id)
@@ -94,35 +85,23 @@ def test_the_page_begins_with_evaluation_episodes_if_no_other_states_are_kept(se
     assert not app.info
     assert app.radio(key="replay?play").value
     assert app.segmented_control(key="replay?source").value == "evaluation"
-
-
-def test_a_run_of_which_only_outcomes_are_kept_links_the_runs_that_can_be_replayed(seeded):
-    db, run_id = seeded
-    thin_out(db, keep=[])
     with db.transaction() as connection:
         connection.execute(delete(EvalEpisode).where(EvalEpisode.run_id == run_id))
     seed_run(db, name="With states")
+    st.cache_data.clear()
     app = open_page("replay", run=run_id)
     assert not app.exception
     assert "contains only the outcomes" in said(app).replace("\\", "")
     assert [link.label for link in app.get("page_link") if link.label == "With states"]
 
 
-def test_an_episode_without_states_is_not_sent_to_evaluation_episodes_that_are_not_stored(seeded):
-    db, run_id = seeded
-    thin_out(db, keep=[2])
-    with db.transaction() as connection:
-        connection.execute(delete(EvalEpisode).where(EvalEpisode.run_id == run_id))
-    app = open_page("replay", run=run_id, episode="4")
-    assert "deleted by thinning" in app.info[0].value
-    assert "Look at an evaluation episode" not in app.info[0].value
-
-
-def test_an_episode_beyond_the_first_page_is_found_to_begin_with(seeded, monkeypatch):
-    monkeypatch.setattr("app.ui.replay.episode_choice.EPISODES_PER_PAGE", 3)
+def test_a_long_list_has_pages_and_episodes_with_states_are_on_the_first(seeded, monkeypatch):
+    monkeypatch.setattr(episode_choice, "EPISODES_PER_PAGE", 3)
     db, run_id = seeded
     thin_out(db, keep=[1])
     app = open_page("replay", run=run_id)
     assert not app.exception
     assert not app.error
+    assert "1–3 of 8 episodes." in said(app)
+    assert len(options(app)) == 3
     assert app.radio(key="replay?episode").value == "1"
