@@ -36,15 +36,6 @@ def test_after_an_exception_the_old_content_remains_and_no_other_file(tmp_path: 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_two_writers_of_one_file_use_different_temporary_files(tmp_path: Path) -> None:
-    path = tmp_path / "report.json"
-    with replace_atomically(path) as first:
-        with replace_atomically(path) as second:
-            second.write(b"second")
-        first.write(b"first")
-    assert path.read_text() == "first"
-
-
 def test_only_the_owner_reads_a_private_file(tmp_path: Path) -> None:
     mask = os.umask(0o022)
     try:

@@ -6,7 +6,7 @@ import pytest
 from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.maps import MAPS
 from emtc_core.envs.skirmish.units import HEAL_RATE, SHIELD_DELAY, SHIELD_RATE, ZERG_RATE
-from tests.reference.skirmish_watch import is_over, make, play
+from tests.reference.skirmish_watch import make, play
 
 ROUNDING = 1e-9
 
@@ -88,17 +88,3 @@ def test_the_dead_score_nothing_once_their_missiles_have_landed():
     play(env, 5, fight=1.0, look=look)
     assert lost
     assert max(lost.values()) <= 0
-
-
-def test_the_time_limit_truncates_and_does_not_terminate():
-    env = make("3s_vs_5z", 2)
-    seen = env.reset(0)
-    walls = np.array([5, 5, 5])
-    for step in range(env.info.episode_limit):
-        assert not is_over(seen).any(), f"ended at step {step}"
-        env._battle.floats[..., c.HEALTH] = env._battle.spec[:, c.S_HEALTH]  # nobody can die
-        actions = np.where(seen.avail[..., 5], walls, 1)
-        seen = env.step(actions)
-    assert seen.truncated.all()
-    assert not seen.terminated.any()
-    assert not seen.won.any()

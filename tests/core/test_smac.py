@@ -19,7 +19,7 @@ from emtc_core.envs.smac.env import SmacEnv, find_unavailable_reason
 from emtc_core.envs.smac.maps import SMAC_MAPS, SMACV2_MAPS, SmacMap
 from emtc_core.errors import EnvUnavailableError
 from tests.core.smac_double import StarCraft2Env
-from tests.core.smac_machine import ROOT, Machine, wait_until_gone
+from tests.core.smac_machine import Machine, wait_until_gone
 
 
 def pids(env: SmacEnv) -> list[int]:
@@ -95,11 +95,6 @@ class TestWhatIsMissing:
             machine.make("8m")
         with pytest.raises(EnvUnavailableError, match=r"\b32x32_flat\.SC2Map\b"):
             machine.make("zerg_5_vs_5", env="smacv2")
-
-    def test_this_projects_packages_do_not_reach_the_games_interpreter(self, monkeypatch):
-        monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        monkeypatch.setenv("VIRTUAL_ENV", "x")
-        assert not {"PYTHONPATH", "VIRTUAL_ENV"} & game_link.isolated_environ().keys()
 
 
 class TestInstalled:

@@ -211,14 +211,6 @@ def test_a_resumed_run_finds_the_same_nodes_for_evicted_ones(tmp_path: Path, mon
     assert sum(n > 0 for n in unbroken) > 3, "nodes were found in several updates"
 
 
-def test_a_stop_is_obeyed_at_once(tmp_path: Path) -> None:
-    for polls in (1, 2, 5, 9):
-        control = StopWhen(lambda trainer: True, polls=polls)
-        trainer, recorder = make_trainer(short_config(), tmp_path, control)
-        trainer.run()
-        assert (control.left, recorder.episodes) == (0, [])
-
-
 def test_the_clock_of_a_run_leaves_out_its_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
 
