@@ -240,7 +240,7 @@ def test_the_new_statistic_is_exported_and_shown_on_compare(copy: Path, trained:
 
 
 def test_the_new_environment_keeps_the_contract(copy: Path) -> None:
-    options = ("-q", "-n", "0", "-p", "no:cacheprovider", "tests/contracts/test_envs.py::TestClimb")
+    options = ("-q", "-n", "0", "-p", "no:cacheprovider", "-k", "climb", "tests/contracts/test_envs.py")
     assert "passed" in run_python(copy, ["-m", "pytest", *options])
 
 

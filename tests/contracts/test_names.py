@@ -1,23 +1,16 @@
-"""The names that scripts of users depend on: commands, options, columns, figures, tables, algorithms, benchmarks."""
+"""The names that scripts of users depend on: commands, options, columns, figures, tables, algorithms."""
 
-import inspect
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.main import get_command
 
 from app.cli.export import ENCODER_TIMING
-from app.cli.main import COMMANDS, make_app, run
+from app.cli.main import COMMANDS, make_app
 from app.figures.registry import FIGURES, TABLES
 from emtc_core.config.run import list_algos
-from storage import open_database
-from storage.api import OpenDatabase, RecordedRun
 from storage.models import Base
 from storage.queries.tables import TABLE_NAMES as RAW_TABLES
-
-BENCH = Path(__file__).parents[2] / "tests" / "bench"
 
 COMMAND_OPTIONS = {
     "train": "--env --map --algo --steps --seed --config --set --detach --json --db",
@@ -75,18 +68,6 @@ FIGURE_NAMES = (
     "tau-study augmentation baselines memory-atlas"
 )
 TABLE_NAMES = "win-rates mu-w-embedders augmentation encoder-timing runs transitions episodes evaluations metrics gate"
-BENCHMARKS = {
-    "learner": "update_seconds memory_share",
-    "memory": "write_episode_ms lookup_per_second",
-    "embedder": "cycle_seconds",
-    "skirmish": "steps_per_second",
-    "telemetry": "transitions_per_second slowdown",
-    "queries": "live_read_ms point_detail_ms run_list_ms",
-    "projection": "tsne_seconds umap_seconds",
-    "end_to_end": "steps_per_second",
-    "atlas": "first_picture_seconds click_entry_seconds click_player_seconds recolour_seconds pan_frames_per_second "
-    "lasso_seconds",
-}
 
 
 def find_command(words: str) -> Any:
@@ -104,12 +85,6 @@ def test_a_command_has_its_options(words: str) -> None:
     assert set(COMMAND_OPTIONS[words].split()) - options == set()
 
 
-@pytest.mark.parametrize("words", ["bench learner", "check device", "check gpu"])
-def test_a_command_that_left_the_product_is_unknown(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(words.split()) == 2
-    assert "No such command" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("table", COLUMNS)
 def test_a_table_has_its_columns(table: str) -> None:
     assert set(COLUMNS[table].split()) - set(Base.metadata.tables[table].columns.keys()) == set()
@@ -119,17 +94,3 @@ def test_algorithms_figures_and_tables_have_their_names() -> None:
     assert set(ALGORITHMS.split()) - set(list_algos()) == set()
     assert set(FIGURE_NAMES.split()) - set(FIGURES.keys()) == set()
     assert set(TABLE_NAMES.split()) - {*TABLES, *RAW_TABLES, ENCODER_TIMING} == set()
-
-
-@pytest.mark.parametrize("module", BENCHMARKS)
-def test_a_benchmark_prints_its_names(module: str) -> None:
-    names = re.findall(r"[a-z_]{4,}", (BENCH / f"{module}.py").read_text())
-    assert set(BENCHMARKS[module].split()) - set(names) == set()
-
-
-def test_scripts_read_a_database_through_the_same_functions() -> None:
-    assert callable(open_database)
-    assert "where" in inspect.signature(OpenDatabase.runs).parameters
-    names = ("transitions", "episodes", "evaluations", "metrics", "gate_stats", "snapshot", "trajectory")
-    assert [name for name in names if not hasattr(RecordedRun, name)] == []
-    assert hasattr(OpenDatabase, "run")

@@ -13,7 +13,7 @@ from emtc_core.devices import choose_act_device
 from emtc_core.envs.base import EnvInfo
 from emtc_core.errors import ConfigError
 from emtc_core.learner.compiled_agents import CompiledAgents
-from emtc_core.learner.controller import Controller, TorchAgents, epsilon_greedy
+from emtc_core.learner.controller import epsilon_greedy
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.networks import DiverseAgent
 from tests.core.learner_cases import BLOCKS, make_config
@@ -34,7 +34,7 @@ def draw(info: EnvInfo, n_envs: int, rng: np.random.Generator) -> tuple[np.ndarr
     return obs, avail
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     n_envs=st.integers(1, 64),
     n_agents=st.integers(1, 5),
@@ -79,11 +79,6 @@ def test_a_random_choice_has_the_numbers_of_the_same_generator(n_envs):
         np.testing.assert_array_equal(found, acting.choose(q, avail, epsilon, reference_rng))
 
 
-def test_dmix_acts_with_pytorch():
-    controller = make("dmix")._controller
-    assert isinstance(controller._agents, TorchAgents)
-
-
 def play(policy: Any, steps: int = 6) -> list[list]:
     inputs, rng = np.random.default_rng(5), np.random.default_rng(0)
     policy.start_episodes(3)
@@ -96,27 +91,6 @@ def test_a_restored_learner_acts_with_the_restored_weights():
     assert play(learner) != wanted
     learner.set_state(other.get_state())
     assert play(learner) == wanted
-
-
-def test_other_games_inside_the_context_do_not_change_the_hidden_states():
-    one, other = make(), make()
-    inputs, rng = np.random.default_rng(5), np.random.default_rng(0)
-    for learner in (one, other):
-        learner.start_episodes(3)
-    for step in range(6):
-        obs, avail = draw(BLOCKS, 3, inputs)
-        found, wanted = (x.act(obs, avail, epsilon=0.0, rng=rng) for x in (one, other))
-        np.testing.assert_array_equal(found, wanted)
-        if step == 2:
-            with one.temporary_hidden_state():
-                play(one)
-
-
-def test_agents_with_compiled_layers_are_those_of_pytorch():
-    learner = make("cds")
-    controller = Controller(learner.online, BLOCKS)
-    controller._agents = TorchAgents(learner.online, BLOCKS)
-    assert play(controller) == play(learner)
 
 
 def test_act_device_is_checked_before_a_run_exists():

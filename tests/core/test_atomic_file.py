@@ -36,24 +36,6 @@ def test_after_an_exception_the_old_content_remains_and_no_other_file(tmp_path: 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_two_writers_of_one_file_use_different_temporary_files(tmp_path: Path) -> None:
-    path = tmp_path / "report.json"
-    with replace_atomically(path) as first:
-        with replace_atomically(path) as second:
-            second.write(b"second")
-        first.write(b"first")
-    assert path.read_text() == "first"
-
-
-def test_a_link_is_replaced_and_its_target_is_unchanged(tmp_path: Path) -> None:
-    target, link = tmp_path / "target", tmp_path / "link"
-    target.write_text("of someone else")
-    link.symlink_to(target)
-    with replace_atomically(link) as file:
-        file.write(b"mine")
-    assert (target.read_text(), link.read_text(), link.is_symlink()) == ("of someone else", "mine", False)
-
-
 def test_only_the_owner_reads_a_private_file(tmp_path: Path) -> None:
     mask = os.umask(0o022)
     try:
@@ -65,8 +47,3 @@ def test_only_the_owner_reads_a_private_file(tmp_path: Path) -> None:
     finally:
         os.umask(mask)
     assert modes == [0o600, 0o644]
-
-
-def test_a_missing_folder_is_an_os_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), replace_atomically(tmp_path / "none" / "file"):
-        pass

@@ -1,7 +1,6 @@
 """Checkpoints: signed, checked in every bit, tried from the newest to the oldest."""
 
 import random
-from hashlib import sha256
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from emtc_core import checkpoint_file
-from emtc_core.checkpoint_file import check_best, check_checkpoints, list_best, read_manifest, rename_newer
+from emtc_core.checkpoint_file import check_best, check_checkpoints, list_best, rename_newer
 from emtc_core.control import StopRequested
 from emtc_core.errors import CheckpointError
 from emtc_core.recorder import EvaluationRecord
@@ -57,21 +56,6 @@ def test_what_is_saved_is_loaded(store: CheckpointStore) -> None:
     assert loaded is not None
     assert (loaded.env_step, loaded.skipped) == (400, ())
     assert is_same(loaded.state, make_state(400))
-
-
-def test_a_checkpoint_says_whose_it_is_and_sums_every_part(store: CheckpointStore) -> None:
-    manifest = read_manifest(store.save(400, make_state(400)))
-    assert (manifest.run_id, manifest.env_step) == (ME, 400)
-    assert [part.name for part in manifest.parts] == list(make_state(400))
-    content = store.list()[0].read_bytes()
-    for part in manifest.parts:
-        assert part.digest == sha256(content[part.start : part.start + part.size]).hexdigest()
-
-
-def test_only_the_newest_are_kept(store: CheckpointStore) -> None:
-    for step in (100, 200, 300):
-        store.save(step, make_state(step))
-    assert [each.env_step for each in check_checkpoints(store.folder, ME)] == [300, 200]
 
 
 def test_a_flipped_bit_anywhere_is_caught_and_the_older_one_used(store: CheckpointStore) -> None:
@@ -134,10 +118,8 @@ def test_one_that_does_not_fit_the_rows_is_passed_over_and_set_aside(store: Chec
 
 
 def test_nothing_in_a_checkpoint_is_executed(store: CheckpointStore, tmp_path: Path) -> None:
-    store.folder.mkdir()
-    path = store.folder / "checkpoint-000000000400.pt"
-    torch.save({"format": 1, "env_step": 400, "state": Trap(tmp_path / "sprung")}, path)
-    with pytest.raises(CheckpointError):
+    path = store.save(400, {"learner": Trap(tmp_path / "sprung")})
+    with pytest.raises(CheckpointError, match=path.name):
         load(path, run_id=ME)
     assert not (tmp_path / "sprung").exists()
 
@@ -230,13 +212,6 @@ def test_a_run_that_goes_back_has_the_best_of_what_is_left(store: CheckpointStor
     assert best_steps(store) == [300, 390]
 
 
-def test_a_full_disk_takes_no_best_policy_and_leaves_the_one_before(store: CheckpointStore) -> None:
-    store.save_best(100, make_state(100)["learner"])
-    with small_files(2000):
-        assert store.save_best(200, make_state(200)["learner"]) is None
-    assert sorted(path.name for path in store.folder.iterdir()) == ["best-000000000100.pt"]
-
-
 def test_training_goes_on_while_a_checkpoint_is_written_and_the_next_waits(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,15 +244,6 @@ def test_what_stands_in_the_way_of_a_checkpoint_beside_the_training_is_told_at_t
     with pytest.raises(FileExistsError):
         store.save_in_background(800, make_state(800))
     store.folder.unlink()
-    store.save_in_background(800, make_state(800))
-    store.wait()
-    assert [each.env_step for each in check_checkpoints(store.folder, ME)] == [800]
-
-
-def test_a_checkpoint_without_room_is_left_out_and_training_goes_on(store: CheckpointStore) -> None:
-    with small_files(2000):
-        store.save_in_background(400, make_state(400))
-        store.wait()
     store.save_in_background(800, make_state(800))
     store.wait()
     assert [each.env_step for each in check_checkpoints(store.folder, ME)] == [800]

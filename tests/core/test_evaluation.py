@@ -40,27 +40,26 @@ def test_episodes_whose_returns_differ_by_rounding_are_not_distinct() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "jitter"),
+    ("task", "overrides", "jitter"),
     [
-        ([], 0.05),
-        (["env.skirmish.spawn_jitter=0.01"], 0.05),
-        (["env.skirmish.spawn_jitter=0.05"], None),
-        (["env.skirmish.random_start=reflect"], None),
+        (("skirmish", "3m"), [], 0.05),
+        (("skirmish", "3m"), ["env.skirmish.spawn_jitter=0.01"], 0.05),
+        (("skirmish", "3m"), ["env.skirmish.spawn_jitter=0.05"], None),
+        (("skirmish", "3m"), ["env.skirmish.random_start=reflect"], None),
+        (("grf", "academy_3_vs_1_with_keeper"), [], None),
     ],
 )
-def test_starts_are_shifted_only_where_they_are_fixed(overrides: list[str], jitter: float | None) -> None:
-    config = resolve(map="3m", overrides=overrides)
+def test_starts_are_shifted_only_where_they_are_fixed(
+    task: tuple[str, str], overrides: list[str], jitter: float | None
+) -> None:
+    env, map = task
+    config = resolve(env=env, map=map, overrides=overrides)
     shifted = make_robust_env_config(config.env)
     assert (shifted and shifted.skirmish.spawn_jitter) == jitter
 
 
-def test_other_games_have_no_robust_evaluation() -> None:
-    config = resolve(env="grf", map="academy_3_vs_1_with_keeper")
-    assert make_robust_env_config(config.env) is None
-
-
 def test_the_robust_evaluation_changes_nothing_else(tmp_path: Path) -> None:
-    config = short_config(steps=700)
+    config = short_config("eval.interval=200", steps=300)
     plain, without = make_trainer(config, tmp_path / "without")
     plain.run()
     shifted = make_robust_env_config(config.env)

@@ -1,20 +1,15 @@
 """The memory of a run is estimated before it starts, and decides where its episodes are stored."""
 
-from dataclasses import replace
-
 import numpy as np
-import psutil
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from app.jobs.estimate import estimate
 from emtc_core.config.resolve import resolve
 from emtc_core.devices import choose_replay_device
 from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import get_env_info
 from emtc_core.errors import ConfigError
-from emtc_core.install import memory_bytes
 from emtc_core.memory.nodes import NodeTable
 from emtc_core.memory_estimate import (
     count_gpu_bytes,
@@ -39,44 +34,38 @@ def estimate_map(map: str, **keys: object) -> dict[str, int]:
     return estimate_memory(config, get_env_info(config.env))
 
 
-def give_free_memory(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (size, 80 * GB))
+@pytest.mark.parametrize(
+    ("wanted", "free", "size", "other", "share", "home"),
+    [
+        ("auto", 21, 10, 0, 1.0, GPU),
+        ("auto", 21, 11, 0, 1.0, CPU),  # half of it is left free
+        ("auto", 70, 6, 2, 1 / 4, GPU),
+        ("auto", 70, 6, 2, 1 / 8, CPU),
+        ("auto", 70, 4, 5, 1 / 8, GPU),
+        ("auto", 70, 4, 7, 1 / 8, CPU),  # 10 GB are planned with
+        ("cuda", 11, 11, 0, 1.0, GPU),
+        ("cpu", 11, 1, 0, 1.0, CPU),
+    ],
+)
+def test_replay_is_on_the_gpu_if_it_fits_into_the_runs_share(monkeypatch, wanted, free, size, other, share, home):
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (free * GB, 80 * GB))
+    sizes = {"size_bytes": size * GB, "other_bytes": other * GB}
+    assert choose_replay_device(wanted, device=GPU, gpu_share=share, **sizes) == home
 
 
-@pytest.mark.parametrize(("size", "home"), [(10 * GB, GPU), (11 * GB, CPU)])
-def test_auto_leaves_the_gpu_half_of_what_is_free(monkeypatch, size, home):
-    give_free_memory(monkeypatch, 21 * GB)
-    assert choose_replay_device("auto", device=GPU, size_bytes=size) == home
+@pytest.mark.parametrize(
+    ("device", "size", "other", "share", "related"),
+    [(GPU, 12, 0, 1.0, ("train.replay",)), (GPU, 4, 7, 1 / 8, ("train.replay",)), (CPU, 1, 0, 1.0, ())],
+)
+def test_replay_on_a_gpu_where_it_does_not_fit_is_refused(monkeypatch, device, size, other, share, related):
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: ((70 if other else 11) * GB, 80 * GB))
+    sizes = {"size_bytes": size * GB, "other_bytes": other * GB}
+    with raises(ConfigError, key="train.replay_device", value="cuda", related=related):
+        choose_replay_device("cuda", device=device, gpu_share=share, **sizes)
 
 
-def test_a_gpu_that_is_too_small_for_replay_is_refused(monkeypatch):
-    give_free_memory(monkeypatch, 11 * GB)
-    assert choose_replay_device("cuda", device=GPU, size_bytes=11 * GB) == GPU
-    assert choose_replay_device("cpu", device=GPU, size_bytes=1) == CPU
-    with raises(ConfigError, key="train.replay_device", value="cuda", related=("train.replay",)):
-        choose_replay_device("cuda", device=GPU, size_bytes=12 * GB)
-
-
-@pytest.mark.parametrize(("share", "home"), [(1.0, GPU), (1 / 4, GPU), (1 / 8, CPU)])
-def test_a_share_of_the_gpu_limits_its_replay(monkeypatch, share, home):
-    give_free_memory(monkeypatch, 70 * GB)
-    auto = choose_replay_device("auto", device=GPU, size_bytes=6 * GB, other_bytes=2 * GB, gpu_share=share)
-    assert auto == home
-
-
-def test_other_memory_of_the_run_is_left_for_it(monkeypatch):
-    give_free_memory(monkeypatch, 70 * GB)
-    for other, home in ((5 * GB, GPU), (7 * GB, CPU)):  # 10 GB are planned with
-        sizes = {"size_bytes": 4 * GB, "other_bytes": other}
-        assert choose_replay_device("auto", device=GPU, gpu_share=1 / 8, **sizes) == home
-    with raises(ConfigError, key="train.replay_device", value="cuda"):
-        choose_replay_device("cuda", device=GPU, size_bytes=4 * GB, other_bytes=7 * GB, gpu_share=1 / 8)
-
-
-def test_on_a_cpu_there_is_nothing_to_choose():
+def test_a_training_on_the_cpu_has_its_replay_there():
     assert choose_replay_device("auto", device=CPU, size_bytes=1) == CPU
-    with raises(ConfigError, key="train.replay_device", value="cuda", related=()):
-        choose_replay_device("cuda", device=CPU, size_bytes=1)
     with raises(ConfigError, key="train.replay_device", value="cuda", related=("train.device",)):
         resolve(overrides={"train.replay_device": "cuda", "train.device": "cpu"})
 
@@ -154,43 +143,9 @@ def test_more_than_was_planned_is_kept_too():
         np.testing.assert_array_equal(batch.obs[row], episode.obs)
 
 
-def test_what_is_reserved_costs_nothing_until_it_is_written():
-    big = replace(BLOCKS, obs_dim=1000, episode_limit=1000)
-    before = psutil.Process().memory_info().rss
-    buffer = ReplayBuffer(200, big)
-    buffer.add(make_episode(big, 20, 0))
-    reserved = len(buffer._rows) * count_row_bytes(big)
-    assert reserved > 2 * GB
-    assert psutil.Process().memory_info().rss - before < reserved / 10
-
-
 def test_memory_that_is_not_there_is_refused_in_a_sentence():
     with raises(ConfigError, key="train.replay"):
         ReplayRows(EnvInfo("test", "huge", 8, 9, 10**6, 10**6, 400, (0.0, 1.0)), 10**9, storage_device=CPU, device=CPU)
-
-
-def test_batches_reach_the_device_from_rows_that_live_on_the_host():
-    nowhere = torch.device("meta")
-    buffer = ReplayBuffer(4, BLOCKS, device=nowhere, storage_device="cpu")
-    for i in range(4):
-        buffer.add(make_episode(BLOCKS, 5, i))
-    batch = buffer.take(np.arange(4))
-    assert {x.device for x in vars(batch.steps.tensors).values()} == {nowhere}
-    assert {x.device for x in vars(batch.to(nowhere)).values() if isinstance(x, torch.Tensor)} == {nowhere}
-    assert buffer.read(2).state.tolist() == make_episode(BLOCKS, 5, 2).state.tolist()
-
-
-def test_a_buffer_saved_from_a_host_is_restored_on_a_device_and_back():
-    buffer = ReplayBuffer(4, BLOCKS)
-    for i in range(4):
-        buffer.add(make_episode(BLOCKS, 5, i))
-    saved = buffer.get_state()
-    elsewhere = ReplayBuffer(4, BLOCKS, device="meta")
-    elsewhere.set_state(saved)
-    assert elsewhere.take(np.arange(4)).obs.shape == buffer.take(np.arange(4)).obs.shape
-    back = ReplayBuffer(4, BLOCKS)
-    back.set_state(saved)
-    assert torch.equal(back.take(np.arange(4)).obs, buffer.take(np.arange(4)).obs)
 
 
 class LargestCopy(TorchDispatchMode):
@@ -221,12 +176,3 @@ def test_a_checkpoint_copies_the_buffer_in_small_parts(monkeypatch):
     assert 500 < put.size_bytes <= 1000
     for name in state["rows"]:
         assert torch.equal(getattr(restored.take(np.arange(20)), name), getattr(buffer.take(np.arange(20)), name))
-
-
-def test_this_machine_has_memory():
-    assert memory_bytes() > GB / 2
-
-
-def test_the_form_shows_what_a_run_announces_when_it_starts() -> None:
-    config = resolve(map="corridor", steps=2_000_000)
-    assert estimate(None, config).memory_bytes == sum(estimate_map("corridor", **{"train.t_max": 2_000_000}).values())

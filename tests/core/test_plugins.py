@@ -19,7 +19,7 @@ from emtc_core.envs.checker import check_env
 from emtc_core.envs.registry import list_envs, make_env
 from emtc_core.errors import NO_VALUE, ConfigError, EnvUnavailableError, PluginError
 from emtc_core.gate.gate import gate_transitions, make_gate_law
-from emtc_core.gate_laws import GateContext, GateLaw, gate_coefficient
+from emtc_core.gate_laws import GateContext, GateLaw
 from emtc_core.learner.backbones.value import make_mixer, make_value_backbone
 from emtc_core.learner.factory import make_backbone
 from emtc_core.metrics import METRICS, is_known, prepare_open_values, sort_metrics
@@ -60,11 +60,6 @@ def make_power(settings: PowerSettings) -> GateLaw:
     return GateLaw(lambda delta, tau, context: np.exp(-((delta / tau) ** settings.power)))
 
 
-def test_the_gate_of_the_paper_is_eq_8_in_scaled_units() -> None:
-    beta = make_gate_law(GateConfig(delta_scale=0.5)).weigh(DELTA, 0.7, CONTEXT)
-    np.testing.assert_array_equal(beta, gate_coefficient(DELTA, tau=0.7, scale=0.5))
-
-
 def test_a_plugin_gate_weighs_transitions_in_scaled_units() -> None:
     register("gate", "linear", lambda: GateLaw(linear, lambda beta, delta: delta / (2 * (1 - beta))))
     config = resolve(overrides={"gate.type": "linear", "gate.delta_scale": 0.1}).gate
@@ -82,21 +77,7 @@ def test_a_gate_that_returns_another_shape_or_range_is_refused(returned: Any, va
         make_gate_law(GateConfig(type="wild")).weigh(DELTA, 1.0, CONTEXT)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "key", "value"),
-    [
-        (["gate.type=gone"], "gate.type", "gone"),
-        (["record.metrics=gone"], "record.metrics", "gone"),
-        (["gate.plugin.gone.x=1"], "gate.plugin.gone.x", NO_VALUE),
-    ],
-)
-def test_a_plugin_that_is_not_installed_is_one_fault(overrides: list[str], key: str, value: object) -> None:
-    with raises(ConfigError, key=key, value=value) as caught:
-        resolve(overrides=overrides)
-    assert "EMTC_PLUGINS" in caught.value.faults[0].hint
-
-
-@pytest.mark.parametrize("name", ["My_Gate", "a-b", "1st", "a.b", ""])
+@pytest.mark.parametrize("name", ["My_Gate", "a.b", ""])
 def test_a_name_that_cannot_be_part_of_a_setting_is_refused(name: str) -> None:
     with raises(PluginError, key="gate", value=name):
         register("gate", name, GateLaw)
@@ -163,9 +144,14 @@ def test_settings_of_a_plugin_are_settings_like_any_other() -> None:
         ("env.plugin.maze.size=1", "env.plugin.maze.size", 1, ""),
         ("env.plugin.maze.kind=shut", "env.plugin.maze.kind", "shut", ""),
         ("env.plugin.maze.sise=3", "env.plugin.maze.sise", NO_VALUE, "env.plugin.maze.size"),
+        ("gate.type=gone", "gate.type", "gone", "EMTC_PLUGINS"),
+        ("record.metrics=gone", "record.metrics", "gone", "EMTC_PLUGINS"),
+        ("gate.plugin.gone.x=1", "gate.plugin.gone.x", NO_VALUE, "EMTC_PLUGINS"),
     ],
 )
-def test_a_wrong_setting_of_a_plugin_is_one_fault_with_its_key(given: str, key: str, value: object, hint: str) -> None:
+def test_a_wrong_setting_or_a_missing_plugin_is_one_fault_with_its_key(
+    given: str, key: str, value: object, hint: str
+) -> None:
     register("environment", "maze", lambda map, n_envs, settings: None, settings=MazeSettings)
     with raises(ConfigError, key=key, value=value) as caught:
         resolve(env="maze", map="default", overrides=[given])

@@ -3,8 +3,9 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 
-import numpy as np
 import pytest
 
 from emtc_core.config.train import EnvConfig
@@ -12,10 +13,8 @@ from emtc_core.envs.registry import (
     ADAPTERS,
     get_adapter,
     get_env_info,
-    list_doctor_rows,
     list_envs,
     make_env,
-    make_scene,
 )
 from emtc_core.errors import EnvUnavailableError
 from tests.require import require_env
@@ -60,35 +59,17 @@ def test_rows_carry_sizes_wherever_they_are_known():
         assert row.available == (not row.reason)
 
 
-def test_the_doctor_says_how_to_get_what_is_missing():
-    for row in list_doctor_rows():
-        assert row.usable == (not row.reason)
-        assert row.how_to_get
-
-
-def test_an_unknown_environment_is_refused_with_the_closest_name():
-    with pytest.raises(EnvUnavailableError, match=r"env\.name") as caught:
-        make_env(EnvConfig(name="skirmich", map="3m"), n_envs=1)
-    assert "skirmish" in caught.value.hint
-
-
-@pytest.mark.parametrize("env", ["skirmish", "smac", "smax", "grf"])
-def test_an_unknown_map_is_refused_by_every_question(env: str):
-    config = EnvConfig(name=env, map="no_such_map")
-    with pytest.raises(EnvUnavailableError):
-        make_env(config, n_envs=1)
-    with pytest.raises(EnvUnavailableError):
-        get_env_info(config)
-
-
-def test_at_least_one_copy_is_made():
-    with pytest.raises(ValueError, match=r"\bn_envs\b.*\b0\b"):
-        make_env(EnvConfig(), n_envs=0)
-
-
-def test_a_scene_of_an_unknown_environment_is_refused():
-    with pytest.raises(EnvUnavailableError, match=r"env\.name"):
-        make_scene("chess", "board", np.zeros((1, 1), np.float32))
+@pytest.mark.parametrize(
+    ("env", "map", "word"),
+    [
+        ("skirmich", "3m", r"env\.name"),
+        *((name, "no_such_map", "no_such_map") for name in ("skirmish", "smac", "smacv2", "smax", "grf")),
+    ],
+)
+@pytest.mark.parametrize("use", [get_env_info, partial(make_env, n_envs=1)], ids=["sizes", "start"])
+def test_an_unknown_environment_or_map_is_refused(env: str, map: str, word: str, use: Callable[[EnvConfig], object]):
+    with pytest.raises(EnvUnavailableError, match=word):
+        use(EnvConfig(name=env, map=map))
 
 
 def test_football_that_was_missing_is_found_once_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

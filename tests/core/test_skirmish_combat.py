@@ -91,12 +91,14 @@ def test_a_zealot_strikes_twice_each_swing():
     assert 18 <= lost[2][0] - lost[0][0] <= 22
 
 
-def test_a_bonus_counts_against_its_attribute_only():
-    zealot, stalker = 10, 15  # sorted enemies of 1c3s5z: colossus 9, zealots 10-14, stalkers 15-17
-    assert hits(duel("1c3s5z", 1, stalker, 3.0), 1, stalker, 12)[0][1] == 18
-    assert hits(duel("1c3s5z", 1, zealot, 3.0), 1, zealot, 12)[0][1] == 13
-    assert hits(duel("1c3s5z", 0, zealot, 3.0), 0, zealot, 12)[0][1] == 30
-    assert hits(duel("1c3s5z", 0, stalker, 3.0), 0, stalker, 12)[0][1] == 20
+@pytest.mark.parametrize(
+    ("attacker", "target", "damage"),
+    [(1, 15, 18), (1, 10, 13), (0, 10, 30), (0, 15, 20)],
+    ids=["stalker-stalker", "stalker-zealot", "colossus-zealot", "colossus-stalker"],
+)
+def test_a_bonus_counts_against_its_attribute_only(attacker: int, target: int, damage: int):
+    """Sorted enemies of 1c3s5z: colossus 9, zealots 10 to 14, stalkers 15 to 17."""
+    assert hits(duel("1c3s5z", attacker, target, 3.0), attacker, target, 12)[0][1] == damage
 
 
 def test_the_colossus_sweeps_a_bar_across_its_line_of_fire():
@@ -157,14 +159,14 @@ def test_shields_recharge_after_160_loops_and_zerg_always():
     assert battle.floats[0, 0, c.SHIELD] == pytest.approx(10 + 8 * 0.125)
 
 
-def test_a_walker_covers_its_speed_and_does_not_reach_its_point_in_one_step():
-    for name, distance in (("3m", 1.125), ("3s_vs_5z", 1.4766), ("6h_vs_8z", 1.125)):
-        env = make(name)
-        env.reset(0)
-        start = env._battle.floats[0, 0, [c.X, c.Y]].copy()
-        env.step(np.full((1, env.info.n_agents), 3))
-        moved = env._battle.floats[0, 0, [c.X, c.Y]] - start
-        assert np.hypot(*moved) == pytest.approx(distance, abs=0.02)
+@pytest.mark.parametrize(("name", "distance"), [("3m", 1.125), ("3s_vs_5z", 1.4766)])
+def test_a_walker_covers_its_speed_and_does_not_reach_its_point_in_one_step(name: str, distance: float):
+    env = make(name)
+    env.reset(0)
+    start = env._battle.floats[0, 0, [c.X, c.Y]].copy()
+    env.step(np.full((1, env.info.n_agents), 3))
+    moved = env._battle.floats[0, 0, [c.X, c.Y]] - start
+    assert np.hypot(*moved) == pytest.approx(distance, abs=0.02)
 
 
 def test_a_move_cancels_a_wind_up_and_no_shot_falls():
@@ -202,14 +204,20 @@ def choose_between_two_allies(gap_near: float, *, blocked: float = 0.0) -> int:
     return int(battle.ints[0, 3, c.TARGET])
 
 
-def test_a_melee_unit_keeps_the_target_that_it_chases_although_another_ally_is_nearer():
-    """smac.md 6.2: the target is kept; only a candidate within weapon reach replaces it."""
-    assert choose_between_two_allies(2.5) == 0
-
-
-def test_a_melee_unit_switches_to_an_ally_within_its_reach():
-    assert choose_between_two_allies(0.0) == 1
-
-
-def test_a_melee_unit_that_cannot_get_through_takes_the_nearest_ally():
-    assert choose_between_two_allies(2.5, blocked=20.0) == 1
+@pytest.mark.parametrize(
+    ("gap", "blocked", "target"),
+    [(2.5, 0.0, 0), (0.0, 0.0, 1), (2.5, 20.0, 1)],
+    ids=["another ally is nearer", "another ally is within reach", "the way is blocked"],
+)
+def test_a_melee_unit_keeps_its_target_unless_another_is_within_reach_or_the_way_is_blocked(
+    gap: float, blocked: float, target: int
+):
+    """A zealot chases ally 0, four cells away; ally 1 is at the gap (smac.md 6.2)."""
+    battle = duel("3s_vs_5z", 3, 0, 4.0)
+    battle.ints[0, 1, c.ALIVE] = 1
+    distance = gap + battle.spec[1, c.S_RADIUS] + battle.spec[3, c.S_RADIUS]
+    battle.floats[0, 1, [c.X, c.Y]] = 14.0, 16.0 + distance
+    battle.ints[0, 3, [c.ORDER, c.TARGET]] = c.ATTACK, 0
+    battle.floats[0, 3, c.BLOCKED] = blocked
+    battle.advance(8)  # long enough for each enemy to look around twice
+    assert battle.ints[0, 3, c.TARGET] == target

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from emtc_core.envs.skirmish import columns as c
-from tests.reference.skirmish_layout import FACTS, decode_state
+from tests.reference.skirmish_layout import FACTS
 from tests.reference.skirmish_watch import make, play
 
-WON_MAPS = ("3m", "8m", "2s3z", "MMM2", "corridor")
+WON_MAPS = ("3m", "MMM2", "corridor")
 
 
 def totals(env, floats):
@@ -73,35 +73,20 @@ def test_sparse_rewards_pay_the_end_alone_and_keep_the_scale():
     assert env.info.reward_range == pytest.approx((-20 / 365, 20 / 365))
 
 
-def test_mmm_is_lost_when_only_the_medivac_stands():
+def test_only_a_medivac_that_is_left_loses_and_pays_nothing():
     env = make("MMM2")
     env.reset(0)
     env._battle.ints[0, :9, c.ALIVE] = 0
     seen = env.step(np.ones((1, 10), int))
-    assert seen.terminated[0]
-    assert not seen.won[0]
+    assert (seen.terminated[0], seen.won[0], seen.reward[0]) == (True, False, 0)
 
 
-def test_a_double_knock_out_ends_without_victory():
+def test_a_battle_without_survivors_is_not_won_and_pays_the_kills():
     env = make("3m")
     env.reset(0)
     env._battle.ints[0, :, c.ALIVE] = 0
     env._battle.floats[0, :, c.HEALTH] = 0
     env._battle.world.running[:] = True
     seen = env.step(np.ones((1, 3), int))
-    assert seen.terminated[0]
-    assert not seen.won[0]
+    assert (seen.terminated[0], seen.won[0]) == (True, False)
     assert seen.reward[0] == pytest.approx((135 + 30) * 20 / 365)
-
-
-def test_an_unavailable_action_is_refused_and_nothing_moves():
-    env = make("3m", 2)
-    seen = env.reset(0)
-    before = env._battle.floats.copy()
-    for wrong in (0, 6, 9, -1):
-        actions = np.ones((2, 3), int)
-        actions[1, 2] = wrong
-        with pytest.raises(ValueError, match=r"\b2\b.*\b1\b"):
-            env.step(actions)
-        np.testing.assert_array_equal(env._battle.floats, before)
-    assert not decode_state(FACTS["3m"], seen.state[0])[2][0]

@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emtc_core.envs.skirmish import kernels
-from emtc_core.envs.skirmish.env import advance
 from emtc_core.envs.skirmish.kernels import make_words, uniform_block
 from tests.reference.skirmish_watch import make, play
 
@@ -88,22 +86,6 @@ def blocked(root: Path) -> dict[str, str]:
     }
 
 
-def test_the_cache_of_a_kernel_is_stamped_with_the_whole_package():
-    cache_file = getattr(getattr(advance, "_cache", None), "_cache_file", None)
-    assert cache_file is None or cache_file._source_stamp == kernels._DIGEST
-
-
-def test_a_copy_does_not_depend_on_how_many_stand_beside_it():
-    few, many = make("3m", 2), make("3m", 5)
-    rng = np.random.default_rng(0)
-    a, b = few.reset(9), many.reset(9)
-    for _ in range(25):
-        np.testing.assert_array_equal(a.state, b.state[:2])
-        np.testing.assert_array_equal(a.reward, b.reward[:2])
-        choice = np.where(b.avail, rng.random(b.avail.shape), -1).argmax(axis=-1)
-        a, b = few.step(choice[:2]), many.step(choice)
-
-
 def test_threads_of_a_big_batch_change_nothing():
     env, single = make("corridor", 36), make("corridor", 36)
     single._battle.close()
@@ -119,25 +101,6 @@ def test_resetting_with_a_seed_repeats_and_without_goes_on():
     np.testing.assert_array_equal(first.state, again.state)
     assert (first.state != second.state).any()
     assert (first.state[0] != first.state[1]).any()
-
-
-def test_two_environments_side_by_side_do_not_disturb_each_other():
-    alone = play(make("3m", 2), 1)
-    other, env = make("8m", 2), make("3m", 2)
-    other.reset(5)
-    together = play(env, 1)
-    np.testing.assert_array_equal(alone[-1].state, together[-1].state)
-    assert len(alone) == len(together)
-
-
-def test_returned_arrays_are_not_views_of_the_next_ones():
-    env = make("3m", 2)
-    seen = env.reset(0)
-    kept = seen.obs.copy(), seen.state.copy(), seen.avail.copy()
-    seen.avail[:] = False
-    env.step(np.ones((2, 3), int))
-    np.testing.assert_array_equal(seen.obs, kept[0])
-    np.testing.assert_array_equal(seen.state, kept[1])
 
 
 @pytest.mark.parametrize("low_high", [(-1.0, 2.0), (0.0, 1.0)])

@@ -4,19 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from emtc_core.config.resolve import resolve
 from emtc_core.envs.skirmish import columns as c
-from emtc_core.envs.skirmish.maps import MAPS, is_on_ground
+from emtc_core.envs.skirmish.maps import MAPS
 from emtc_core.envs.skirmish.movement import is_point_on_ground
 from emtc_core.envs.skirmish.starts import MARGIN
-from emtc_core.errors import ConfigError
-from tests.errors import raises
-from tests.reference.skirmish_watch import make, play
+from tests.reference.skirmish_watch import make
 
-KINDS = ("surround", "reflect", "surround_reflect")
 MIDDLE = 16.0
 COMPILED: Any = is_point_on_ground
 SLOW_FITS = COMPILED.py_func
@@ -69,13 +63,9 @@ def test_the_weapon_delay_is_the_only_chance():
     places = states[before].copy()
     places[:, 1:12:4] = 0.0
     np.testing.assert_array_equal(places, np.broadcast_to(places[0], places.shape))
-
-
-def test_one_seed_repeats_a_battle_and_another_draws_other_delays():
-    env = make("3m", 4)
-    first, again, other = fight(env, 1), fight(env, 1), fight(env, 2)
-    np.testing.assert_array_equal(first[-1], again[-1])
-    assert any((a != b).any() for a, b in zip(first, other, strict=True))
+    other = fight(env, 2)
+    np.testing.assert_array_equal(other[before - 1], states[before - 1])
+    assert (other[before] != states[before]).any()
 
 
 def test_the_shift_of_old_is_within_reach_and_keeps_within_its_bound():
@@ -86,27 +76,17 @@ def test_the_shift_of_old_is_within_reach_and_keeps_within_its_bound():
     assert (shifted[0] != shifted[1]).all()
 
 
-@pytest.mark.parametrize("name", ["3m", "6h_vs_8z", "corridor"])
-def test_one_rule_says_where_a_body_may_stand(name):
-    ground = make(name)._battle.world.ground
-    places = np.random.default_rng(0).uniform(1, 31, (3000, 2))
-    expected = [SLOW_FITS(ground, x, y) for x, y in places]
-    np.testing.assert_array_equal(is_on_ground(ground, places), expected)
-
-
+@pytest.mark.parametrize(
+    "config", [{"spawn_jitter": 0.5}, {"random_start": "surround_reflect"}], ids=["jitter", "random"]
+)
 @pytest.mark.parametrize("name", MAPS)
-def test_the_largest_shift_leaves_nobody_off_the_ground(name):
-    battle, places = start(name, spawn_jitter=0.5)
-    assert stand(battle, places)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", MAPS)
-def test_random_starts_stand_free_on_walkable_ground(name, kind):
-    battle, places = start(name, random_start=kind)
+def test_shifted_and_random_starts_are_free_walkable_ground(name, config):
+    battle, places = start(name, **config)
     assert (places > 0).all()
     assert (places < 32).all()
     assert stand(battle, places)
+    if "random_start" not in config:
+        return
     gaps = np.linalg.norm(places[:, :, None] - places[:, None], axis=-1)
     size = battle.spec[:, c.S_SEPARATION]
     room = size[:, None] + size[None] + MARGIN - 1e-9
@@ -115,7 +95,7 @@ def test_random_starts_stand_free_on_walkable_ground(name, kind):
     assert not crowded.any(), kinds[np.argwhere(crowded)[:3, 1:]]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["surround", "reflect"])
 def test_a_random_start_is_its_copys_own(kind):
     _, few = start("2s3z", 7, 2, random_start=kind)
     _, many = start("2s3z", 7, 5, random_start=kind)
@@ -166,7 +146,7 @@ def test_surround_and_reflect_share_the_battles_evenly():
     assert 0.4 < surrounded.mean() < 0.6
 
 
-@pytest.mark.parametrize("name", ["3m", "6h_vs_8z", "corridor"])
+@pytest.mark.parametrize("name", ["3m", "corridor"])
 def test_enemies_come_to_the_team_wherever_it_is(name):
     env = make(name, 20, random_start="surround_reflect")
     seen = env.reset(0)
@@ -177,30 +157,3 @@ def test_enemies_come_to_the_team_wherever_it_is(name):
     hurt = battle.floats[:, : battle.n_allies, c.HEALTH] < battle.spec[: battle.n_allies, c.S_HEALTH]
     dead = battle.ints[:, : battle.n_allies, c.ALIVE] == 0
     assert (hurt | dead).any(axis=1).all()
-
-
-@given(st.sampled_from(list(MAPS)), st.sampled_from(KINDS), st.integers(0, 2**31 - 1))
-@settings(deadline=None, max_examples=15)
-def test_any_random_start_plays_on_the_ground(name, kind, seed):
-    env = make(name, random_start=kind)
-    battle = env._battle
-
-    def look(battle, floats, ints):
-        place = battle.floats[..., [c.X, c.Y]]
-        assert battle.walkable[place[..., 0].astype(int), place[..., 1].astype(int)].all()
-
-    play(env, seed, fight=0.7, look=look)
-    assert battle.world.clock[0] > 8
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("env.skirmish.spawn_jitter", -1.0),
-        ("env.skirmish.spawn_jitter", 1.0),
-        ("env.skirmish.random_start", "circle"),
-    ],
-)
-def test_an_impossible_start_is_refused_by_its_setting(key, value):
-    with raises(ConfigError, key=key, value=value):
-        resolve(overrides=[f"{key}={value}"])

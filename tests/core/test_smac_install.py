@@ -131,11 +131,6 @@ def test_another_archive_than_the_published_one_is_refused_and_an_own_interprete
     assert not home.exists()
 
 
-def test_the_published_address_and_the_packages_belong_to_one_commit():
-    assert install.SMACV2_COMMIT in install.MAPS_URL
-    assert any(install.SMACV2_COMMIT in source for source in install.SOURCES)
-
-
 @pytest.mark.slow
 def test_the_index_has_what_the_packages_need_and_it_is_older_than_streamlits(home):
     """With the packages' own requirements from the index; they themselves are in public repositories only."""

@@ -7,19 +7,13 @@ from emtc_core.config.train import EnvConfig
 from emtc_core.envs import smax
 from emtc_core.envs.registry import get_env_info, make_env, make_scene
 from emtc_core.envs.smax import ARMIES
-from emtc_core.errors import EnvUnavailableError, ShapeError
+from emtc_core.errors import EnvUnavailableError
 from tests.require import require_env
 
 
 @pytest.fixture
 def package():
     require_env("smax")
-
-
-def test_sizes_follow_from_the_armies():
-    info = get_env_info(EnvConfig(name="smax", map="3s_vs_5z"))
-    assert info is not None
-    assert (info.n_agents, info.n_actions, info.obs_dim, info.state_dim) == (3, 10, 13 * 7 + 10, 12 * 8)
 
 
 def test_a_scene_reads_health_place_kind_and_team_off_the_world_state():
@@ -40,11 +34,6 @@ def test_a_scene_reads_health_place_kind_and_team_off_the_world_state():
     assert scene.health[0, 0] == 0.5
 
 
-def test_a_scene_refuses_states_of_another_map():
-    with pytest.raises(ShapeError, match="states"):
-        make_scene("smax", "8m", np.zeros((2, 72), np.float32))
-
-
 def test_a_missing_package_is_explained(monkeypatch):
     monkeypatch.setattr(smax, "find_spec", lambda name: None)
     with pytest.raises(EnvUnavailableError, match="smax") as caught:
@@ -53,9 +42,10 @@ def test_a_missing_package_is_explained(monkeypatch):
     assert caught.value.hint
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("package")
 class TestWithThePackage:
-    @pytest.mark.parametrize("map", ["2s3z", "3s5z_vs_3s6z"])
+    @pytest.mark.parametrize("map", ["2s3z", "3s_vs_5z"])
     def test_sizes_are_those_of_a_battle(self, map: str):
         import jax
 

@@ -1,6 +1,5 @@
 """The main loop on the real simulator, without a database."""
 
-import errno
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -110,18 +109,14 @@ def short_config(*extra: str, steps: int = 1500, algo: str = "emtc-qplex") -> Ru
     return resolve(map="3m", algo=algo, steps=steps, seed=3, overrides=[*SHORT, *wide, *extra])
 
 
-def visits(recorder: ListRecorder) -> int:
-    return int(recorder.snapshots[-1].n_call.sum())
-
-
-@pytest.mark.parametrize(("how", "at_least"), [("one_episode", 1), ("full", 40)])
-def test_replayed_episodes_are_written_again_after_a_refit(tmp_path: Path, how: str, at_least: int) -> None:
-    counts = []
-    for name in ("none", how):
+def test_replayed_episodes_are_written_again_after_a_refit(tmp_path: Path) -> None:
+    visits = {}
+    for name in ("none", "one_episode", "full"):
         trainer, recorder = make_trainer(short_config(f"memory.replay_refresh={name}", steps=400), tmp_path / name)
         trainer.run()
-        counts.append(visits(recorder))
-    assert counts[1] >= counts[0] + at_least
+        visits[name] = int(recorder.snapshots[-1].n_call.sum())
+    assert visits["none"] < visits["one_episode"] <= visits["full"]
+    assert visits["full"] >= visits["none"] + 40
 
 
 def assert_same_state(a, b, path: str = "") -> None:
@@ -147,40 +142,26 @@ def finished(tmp_path_factory: pytest.TempPathFactory):
     return trainer, recorder, summary
 
 
-def test_env_steps_are_counted_without_gaps(finished) -> None:
+def test_episodes_are_recorded_without_gaps_and_the_last_state_is_evaluated(finished) -> None:
     _, recorder, summary = finished
     expected = 1
     for number, record in enumerate(recorder.episodes, start=1):
         assert (record.episode, record.first_env_step) == (number, expected)
         expected += record.length
-    assert expected - 1 == summary.env_steps
-    assert summary.env_steps >= 1500
-    assert recorder.episodes[-1].first_env_step <= 1500
+    assert recorder.episodes[-1].first_env_step <= 1500 < expected
+    ends = {recorder.evaluations[-1].env_step, recorder.snapshots[-1].env_step, recorder.gate_stats[-1].env_step}
+    assert ends == {summary.env_steps} == {expected - 1}
+    assert summary.updates > 0
 
 
-def test_gate_equations_hold_for_every_transition(finished) -> None:
-    _, recorder, _ = finished
-    for record in recorder.episodes:
-        error = np.abs(record.reward + 0.99 * record.h_next - record.h)
-        np.testing.assert_allclose(record.delta_mem, error, rtol=1e-6, atol=1e-6)
-        np.testing.assert_allclose(record.beta, np.exp(-(record.delta_mem**2) / (2 * record.tau**2)), atol=1e-6)
-
-
-def test_tau_is_the_schedule_at_the_last_step_of_the_episode(finished) -> None:
+def test_every_transition_has_the_gate_at_the_scheduled_tau_of_its_episode(finished) -> None:
     _, recorder, _ = finished
     for record in recorder.episodes:
         last = record.first_env_step + record.length - 1
         assert record.tau == pytest.approx(linear_decay(last, start=1.2, end=0.6, steps=750))
-
-
-def test_every_part_of_a_run_is_observed(finished) -> None:
-    _, recorder, summary = finished
-    assert recorder.evaluations[-1].env_step == summary.env_steps
-    assert recorder.snapshots[-1].env_step == summary.env_steps
-    assert recorder.gate_stats
-    assert summary.updates > 0
-    names = {name for _, values in recorder.metrics for name in values}
-    assert {"train/loss", "memory/merge_rate", "embedder/info_nce", "incentive/r_p", "eval/overestimation"} <= names
+        error = np.abs(record.reward + 0.99 * record.h_next - record.h)
+        np.testing.assert_allclose(record.delta_mem, error, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(record.beta, np.exp(-(record.delta_mem**2) / (2 * record.tau**2)), atol=1e-6)
 
 
 def test_a_clicked_point_always_finds_its_trajectory(finished) -> None:
@@ -199,7 +180,7 @@ def test_stopping_and_resuming_equals_never_having_stopped(tmp_path: Path, algo:
     soon = ("eval.interval=300", "checkpoint.interval=200", "embed.interval=150", "mappo.rollout_steps=150")
     config = short_config(*soon, "train.updates_per_episode=2", *extra, steps=500, algo=algo)
     whole, recorder = make_trainer(config, tmp_path / "whole")
-    whole.run()
+    assert whole.run().updates > 0
     moments = [moment for name, moment in MOMENTS.items() if algo != "mappo" or name != "between two updates"]
     parts, records = run_in_parts(config, tmp_path / "parts", [StopWhen(moment, polls=2) for moment in moments])
     assert_same_state(whole.get_state(), parts.get_state())
@@ -228,25 +209,6 @@ def test_a_resumed_run_finds_the_same_nodes_for_evicted_ones(tmp_path: Path, mon
     assert_same_records(records, recorder)
     assert searches == unbroken
     assert sum(n > 0 for n in unbroken) > 3, "nodes were found in several updates"
-
-
-def test_a_stop_is_obeyed_at_once(tmp_path: Path) -> None:
-    for polls in (1, 2, 5, 9):
-        control = StopWhen(lambda trainer: True, polls=polls)
-        trainer, recorder = make_trainer(short_config(), tmp_path, control)
-        trainer.run()
-        assert (control.left, recorder.episodes) == (0, [])
-
-
-def test_pausing_anywhere_changes_nothing(tmp_path: Path) -> None:
-    whole, unasked = make_trainer(short_config(steps=500), tmp_path / "whole")
-    whole.run()
-    control = Says({3: "resume", 7: "pause", 8: "pause", 9: "resume", 70: "pause", 71: "resume"})
-    paused, recorder = make_trainer(short_config(steps=500), tmp_path / "paused", control)
-    paused.run()
-    assert_same_state(whole.get_state(), paused.get_state())
-    assert control.published == [(7, "paused"), (9, "running"), (70, "paused"), (71, "running")]
-    assert_same_records(recorder, unasked)
 
 
 def test_the_clock_of_a_run_leaves_out_its_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +273,7 @@ def assert_same_records(left: ListRecorder, right: ListRecorder) -> None:
     np.testing.assert_equal(timeless(left), timeless(right))
 
 
-@pytest.fixture(scope="module", params=["emtc-qplex", "dmix", "mappo"])
+@pytest.fixture(scope="module", params=["emtc-qplex", "mappo"])
 def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     """A configuration, and what a run of it comes to that nobody asks anything."""
     config = short_config("mappo.rollout_steps=200", "eval.interval=200", steps=700, algo=request.param)
@@ -341,16 +303,6 @@ def test_a_question_changes_nothing(tmp_path: Path, undisturbed, pause: bool, mo
     assert_same_records(recorder, unasked)
 
 
-def test_what_is_asked_twice_is_played_twice(tmp_path: Path) -> None:
-    control = Says({20: Question("evaluate", 1), 21: Question("evaluate", 2)})
-    config = short_config("env.skirmish.spawn_jitter=0.5", steps=300)
-    trainer, recorder = make_trainer(config, tmp_path, control)
-    trainer.run()
-    first, second = (answer.evaluation for answer in recorder.answers)
-    assert first.env_step == second.env_step
-    assert not np.array_equal(first.playbacks[0].state[0], second.playbacks[0].state[0])
-
-
 def test_an_episode_is_played_again_from_its_start(tmp_path: Path) -> None:
     config = short_config("env.skirmish.spawn_jitter=0.5", "env.skirmish.random_start=surround_reflect",
                           "train.n_envs=4", steps=300)  # fmt: skip
@@ -364,40 +316,16 @@ def test_an_episode_is_played_again_from_its_start(tmp_path: Path) -> None:
         assert same == [answer.again_of]
 
 
-def test_a_start_that_the_evaluation_cannot_repeat_is_said_to_be_another(tmp_path: Path) -> None:
-    control = Says({20: Question("play", 1, repeats_episode=5)})
+@pytest.mark.parametrize(("asked", "repeats_starts"), [(5, True), (1, False)], ids=["another copy", "StarCraft II"])
+def test_a_start_that_cannot_be_repeated_is_reported_as_another(
+    tmp_path: Path, asked: int, repeats_starts: bool
+) -> None:
+    control = Says({20: Question("play", 1, repeats_episode=asked)})
     trainer, recorder = make_trainer(short_config("train.n_envs=8", steps=300), tmp_path, control)
-    trainer.run()
-    assert [answer.again_of for answer in recorder.answers] == [None]
-
-
-def test_a_game_that_repeats_no_start_is_not_said_to_have_done_so(tmp_path: Path) -> None:
-    control = Says({20: Question("play", 1, repeats_episode=1)})
-    trainer, recorder = make_trainer(short_config(steps=300), tmp_path, control)
     env = trainer._evaluator._env
-    env.info = replace(env.info, repeats_starts=False)  # type: ignore[misc]  # as StarCraft II has it
+    env.info = replace(env.info, repeats_starts=repeats_starts)  # type: ignore[misc]
     trainer.run()
     assert [answer.again_of for answer in recorder.answers] == [None]
-
-
-@pytest.mark.parametrize("algo", list_algos())
-def test_every_algorithm_trains(tmp_path: Path, algo: str) -> None:
-    extra = ("curiosity.scale=0.01",) if algo in ("emc", "emu-qplex") else ()
-    trainer, recorder = make_trainer(short_config("mappo.rollout_steps=100", *extra, steps=300, algo=algo), tmp_path)
-    summary = trainer.run()
-    assert summary.status == "finished"
-    assert summary.updates > 0
-    assert all(np.isfinite(list(values.values())).all() for _, values in recorder.metrics)
-
-
-def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
-    config = short_config(steps=600)
-    states = []
-    for name in ("a", "b"):
-        trainer, _ = make_trainer(config, tmp_path / name)
-        trainer.run()
-        states.append(trainer.get_state())
-    assert_same_state(*states)
 
 
 @pytest.mark.parametrize(
@@ -414,7 +342,7 @@ def test_every_variant_is_configuration(tmp_path: Path, change: str) -> None:
         assert [value is not None for value in (record.delta_mem, record.beta, record.tau)] == [gated] * 3
 
 
-@pytest.mark.parametrize("threshold", [-1.0, 1.5, 1e6])
+@pytest.mark.parametrize("threshold", [-1.0, 1.5])
 def test_where_the_return_decides_its_share_is_logged_and_won_stays_the_environments(
     tmp_path: Path, threshold: float
 ) -> None:
@@ -500,7 +428,6 @@ def test_the_mean_beta_of_sampled_batches_is_that_of_the_updates_since_the_last_
     assert max(map(len, means.values())) > 1
     reported = [recorder.metrics[report][1]["gate/beta_batch"] for report in means]
     assert reported == pytest.approx([np.mean(betas) for betas in means.values()])
-    assert "since the last report" in METRICS["gate/beta_batch"].meaning
 
 
 def test_between_the_first_checkpoint_and_the_last_one_a_minimum_time_passes(tmp_path: Path) -> None:
@@ -524,21 +451,7 @@ def test_a_full_disk_costs_checkpoints_but_no_step_and_no_earlier_checkpoint(
     assert list((tmp_path / "full").iterdir()) == []
 
 
-def test_a_write_protected_folder_costs_checkpoints_but_no_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: Path, **content: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    monkeypatch.setattr(checkpoint_module, "FULL_DISK_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(checkpoint_module, "write_checkpoint", refuse)
-    trainer, recorder = make_trainer(short_config(steps=600), tmp_path)
-    with pytest.raises(CheckpointError, match="checkpoint"):
-        trainer.run()
-    assert trainer.env_step == sum(record.length for record in recorder.episodes) >= 600
-
-
-@pytest.mark.parametrize(("algo", "updates"), [("emtc-qplex", 8), ("emtc-cds", 8), ("emc", 8), ("mappo", 1)])
+@pytest.mark.parametrize(("algo", "updates"), [("emtc-cds", 8), ("emc", 8), ("mappo", 1)])
 def test_a_state_stays_what_it_was_as_training_goes_on(tmp_path: Path, algo: str, updates: int) -> None:
     trainer, _ = make_trainer(short_config(algo=algo, steps=10_000), tmp_path)
 
