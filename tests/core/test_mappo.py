@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from emtc_core.learner.learner import MappoLearner, make_learner
-from emtc_core.learner.ppo import generalized_advantages
+from emtc_core.learner.ppo import generalized_advantages, value_loss
 from tests.core.learner_cases import BLOCKS, hard_episodes, leaves, make_config, make_episode
 from tests.reference import mappo as twin
 
@@ -40,10 +40,32 @@ def test_advantages_equal_the_sum_of_discounted_errors(bootstrap, padding):
             assert got[t, i] == pytest.approx(following)
 
 
+def test_the_value_loss_is_the_larger_one_of_the_huber_losses_of_the_value_and_the_clipped_value():
+    """The published updates have no error above the threshold of the Huber loss."""
+    value, old, target = torch.tensor([0.0, 1.0, 0.0]), torch.tensor([0.5, 1.1, 0.0]), torch.tensor([0.6, -20.0, 10.0])
+    wanted = []
+    for v, o, y in zip(value.tolist(), old.tolist(), target.tolist(), strict=True):
+        clipped = o + min(max(v - o, -0.2), 0.2)
+        errors = [abs(y - v), abs(y - clipped)]
+        wanted.append(max(0.5 * e * e if e <= 10 else 10 * (e - 5) for e in errors))
+    assert value_loss(value, old, target, clip=0.2, delta=10.0).item() == pytest.approx(sum(wanted) / 3)
+
+
 def test_an_update_has_finite_values_also_if_all_agents_are_dead():
     dead = make().update_rollout([make_episode(BLOCKS, 3, 0, dead=True)]).read()
     assert all(np.isfinite(list(dead.values())))
     assert dead["train/policy_loss"] == 0.0
+
+
+def test_the_minibatches_of_an_epoch_contain_each_action_once():
+    learner = make(epochs=2, minibatches=3)
+    inputs = []
+    learner.actor.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    learner.update_rollout(hard_episodes(BLOCKS))
+    whole, *minibatches = inputs  # the first pass computes the old log probabilities
+    assert len(minibatches) == 6
+    for epoch in (minibatches[:3], minibatches[3:]):
+        assert sorted(torch.cat(epoch).tolist()) == sorted(whole.flatten(0, 1).tolist())
 
 
 def test_acting_and_learning_stack_the_same_frames():
