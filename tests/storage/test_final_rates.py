@@ -4,15 +4,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, insert
 
 from app.analysis.finals import LAST_TENTH, compute_final_rate
-from app.analysis.format import format_final_rate
 from app.analysis.rates import choose_rates
-from storage.api import OpenDatabase
 from storage.engine import Database
 from storage.models import Evaluation, Run
 from storage.queries.curves import evaluation_curves
@@ -59,7 +56,7 @@ def studies(draw: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return runs, evaluations
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(study=studies())
 def test_the_final_rate_of_finished_runs_is_that_of_the_analysis(
     db: Database, study: tuple[list[dict[str, Any]], list[dict[str, Any]]]
@@ -117,17 +114,3 @@ def test_runs_are_found_and_sorted_by_their_final_rate(db: Database) -> None:
     ]
     assert matching_ids(db, RunFilter(), sort="final_rate") == ["finished", "sparse", "training", "empty"]
     assert matching_ids(db, RunFilter(text="final_rate=none")) == ["empty"]
-
-
-def test_the_python_interface_returns_the_final_rate(db: Database) -> None:
-    write_four_runs(db)
-    frame = OpenDatabase(**vars(db)).runs("map=3m").set_index("id")
-    assert frame.loc["sparse", ["final_rate", "final_rate_episodes"]].tolist() == [0.5, "robust"]
-    assert np.isnan(frame.loc["empty", "final_rate"])
-
-
-@pytest.mark.parametrize(
-    ("rate", "episodes", "text"), [(0.456, "robust", "46 % robust"), (None, None, "–"), (float("nan"), None, "–")]
-)
-def test_a_final_rate_is_written_with_its_episodes(rate: float | None, episodes: str | None, text: str) -> None:
-    assert format_final_rate(rate, episodes) == text
