@@ -18,7 +18,7 @@ from storage import api, open_database
 from storage.engine import Database
 from storage.maintenance.thin import Thinning, thin_run
 from storage.models import Base, Run
-from storage.queries.tables import TABLE_NAMES, TablePart, read_parts, select_fields
+from storage.queries.tables import TABLE_NAMES, TablePart, select_fields
 from storage.runs.changes import add_policy_evaluation, create_run
 from tests.errors import raises
 from tests.storage.records import CONFIG, make_evaluation, record_everything
@@ -35,6 +35,12 @@ RECORDED = {  # section 4 of the design, without blobs
 
 
 UNREADABLE = TablePart(select_fields("transitions", ["delta_mem"]), [("evil",)])
+
+
+def remove_transitions(db: api.OpenDatabase) -> api.RecordedRun:
+    with open_database("runs/emtc.db", read_only=False) as writable:
+        thin_run(writable, RUN, Thinning(transitions=True))
+    return db.run(RUN)
 
 
 def fill(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,22 +182,6 @@ def test_frames_and_arrow_hold_every_stored_value(filled: api.OpenDatabase, tabl
         assert read[name].to_pylist() == [None if pd.isna(value) else value for value in whole[name].tolist()]
 
 
-def test_parts_meet_without_gap_or_overlap(filled: api.OpenDatabase) -> None:
-    for rows in (1, 3, 10, 15, 30, 31):
-        parts = list(read_parts(filled, "transitions", RUN, columns=["env_step"], since=4, rows=rows))
-        assert [step for part in parts for (step,) in part.rows] == list(range(5, 31))
-        assert all(len(part.rows) <= rows for part in parts)
-
-
-def test_metrics_of_some_names_and_of_all(filled: api.OpenDatabase) -> None:
-    run = filled.run(RUN)
-    every = run.metrics()
-    assert len(run.metrics("train/loss")) == 1
-    assert set(run.metrics(["train/loss"])["name"]) == {"train/loss"}
-    assert run.metrics(since=30).empty
-    pd.testing.assert_frame_equal(every, pd.concat(list(run.chunks("metrics", rows=1)), ignore_index=True))
-
-
 def test_runs_tell_what_they_are_and_no_secret(filled: api.OpenDatabase) -> None:
     frame = filled.runs()
     assert {"id", "name", "config", "versions", "tags", "error", "sweep_id", "heartbeat_at"} <= set(frame.columns)
@@ -215,6 +205,7 @@ def test_runs_tell_what_they_are_and_no_secret(filled: api.OpenDatabase) -> None
         (lambda db: db.figure("pie"), ConfigError, "pie"),
         (lambda db: db.figure("learning-curves", colour="h"), ConfigError, "colour"),
         (lambda db: db.transaction().__enter__(), StorageError, "read-only"),
+        (lambda db: remove_transitions(db).transitions(), StorageError, f"{RUN}.*thin"),
         (lambda db: UNREADABLE.to_frame(), StorageError, r"^This data cannot be read: .*delta_mem"),
         (lambda db: UNREADABLE.to_arrow(), StorageError, r"^This data cannot be read: .*delta_mem"),
     ],
@@ -223,13 +214,6 @@ def test_a_wrong_question_is_answered_in_one_sentence(here: api.OpenDatabase, as
     with pytest.raises(error, match=word) as told:
         ask(here)
     assert "\n" not in str(told.value)
-
-
-def test_a_thinned_run_says_so(here: api.OpenDatabase) -> None:
-    with open_database("runs/emtc.db", read_only=False) as db:
-        thin_run(db, RUN, Thinning(transitions=True))
-    with pytest.raises(StorageError, match=str(RUN)):
-        here.run(RUN).transitions()
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,7 @@ from storage.bundles.read import open_bundle
 from storage.bundles.write import write_bundle
 from storage.engine import Database, open_database
 from storage.maintenance.check import check_run
-from storage.maintenance.thin import Thinning, thin_run
-from storage.models import Base, EpisodeRow, ProjectionRow, Run, SnapshotRow, SweepRow, Transition
+from storage.models import Base, ProjectionRow, Run, SnapshotRow, SweepRow
 from storage.queries.episodes import get_trajectory
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run
@@ -156,17 +155,6 @@ def test_what_belongs_to_a_machine_stays_behind(source, tmp_path: Path) -> None:
     assert b"secret-host" not in there.path.read_bytes()
 
 
-def test_a_bundle_describes_itself(sound: Path, source) -> None:
-    with zipfile.ZipFile(sound) as archive:
-        assert archive.namelist() == [MANIFEST, STUDY]
-        facts = json.loads(archive.read(MANIFEST))
-        study = archive.read(STUDY)
-    assert facts["study"] == {"size": len(study), "sha256": hashlib.sha256(study).hexdigest()}
-    assert facts["runs"][0]["id"] == source[1][0]
-    assert "emtc open" in facts["about"]
-    assert (facts["version"], facts["contents"]["snapshots"]) == (VERSION, False)
-
-
 def test_what_was_opened_has_its_indexes_and_cannot_be_written(sound: Path, tmp_path: Path) -> None:
     there = opened(sound, tmp_path / "cache")
     fresh = open_database(f"sqlite:///{tmp_path / 'new.db'}")
@@ -232,29 +220,6 @@ def test_an_import_brings_runs_that_are_whole(db: Database, source, tmp_path: Pa
         assert sorted(owners.scalars()) == sorted([own, *ids]), "each projection has found its snapshot"
         assert connection.execute(select(SweepRow.name)).scalars().all() == ["A study"]
     assert list((tmp_path / "cache").iterdir()) == []
-
-
-def test_read_only_forbids_making_and_importing(source, sound: Path, tmp_path: Path, monkeypatch) -> None:
-    own = open_database(f"sqlite:///{tmp_path / 'own.db'}")
-    monkeypatch.setenv("EMTC_READ_ONLY", "1")
-    with pytest.raises(StorageError, match="EMTC_READ_ONLY"):
-        write_bundle(source[0], source[1], tmp_path / "s.emtc", THIN, made_by=MADE_BY)
-    with pytest.raises(StorageError, match="EMTC_READ_ONLY"):
-        import_bundle(own, sound)
-    assert opened(sound, tmp_path / "cache").writer is None
-
-
-def test_a_thinned_run_can_be_bundled(tmp_path: Path) -> None:
-    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
-    run_id = fill(db)
-    with db.transaction() as connection:
-        connection.execute(update(Run).values(pid=None, owner_token=None))
-    thin_run(db, run_id, Thinning(trajectories=True, transitions=True))
-    write_bundle(db, [run_id], tmp_path / "s.emtc", WHOLE, made_by=MADE_BY)
-    there = opened(tmp_path / "s.emtc", tmp_path / "cache")
-    with there.read() as connection:
-        assert connection.execute(select(func.count()).select_from(EpisodeRow)).scalar_one() == 3
-        assert connection.execute(select(func.count()).select_from(Transition)).scalar_one() == 0
 
 
 def test_an_unwritable_place_leaves_nothing(source, tmp_path: Path) -> None:

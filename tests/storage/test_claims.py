@@ -23,7 +23,7 @@ from storage.runs.claims import (
     make_token,
     return_to_queue,
 )
-from storage.runs.control import DatabaseControl, request_stop, send_command, write_heartbeat
+from storage.runs.control import DatabaseControl, send_command, write_heartbeat
 from storage.runs.rows import find_run
 from storage.runs.status import LOST_AFTER_S, START_LIMIT_S
 from storage.runs.sweeps import PlannedRun, save_sweep, stop_sweep, sweep_runs
@@ -305,9 +305,3 @@ def test_of_two_owners_one_writes(db: Database, run_id: str) -> None:
     with pytest.raises(RunStateError, match=run_id):
         finish_run(db, run_id, "finished", token="first")
     assert find_run(db, run_id).live_status == "starting"
-
-
-def test_a_queued_run_leaves_the_queue_when_it_is_stopped(db: Database, run_id: str) -> None:
-    assert find_run(db, run_id).live_status == "queued"
-    assert "removed from the queue" in request_stop(db, run_id)
-    assert find_run(db, run_id).live_status == "stopped"

@@ -36,41 +36,40 @@ def test_sqlite_checks_keys_and_waits_for_the_disk_only_in_a_durable_commit(sqli
     assert values == ["wal", 2 if durable else 1, 10_000, 1]
 
 
-@pytest.mark.parametrize("read_only", [True, False])
+URLS = [
+    "sqlite:////proc/nowhere/x.db",
+    "sqlite:////dev/null/x.db",
+    "mysql://h/x",
+    "nonsense",
+    "sqlite:x.db",
+    "sqlite://",
+    "sqlite:///:memory:",
+    "sqlite:///{folder}",
+    "sqlite:///{folder}/text.db",
+    "sqlite:///{folder}/text.db/deep/x.db",
+    "sqlite:///{folder}/other.db",
+]
+
+
 @pytest.mark.parametrize(
-    "url",
+    ("url", "options"),
     [
-        "sqlite:////proc/nowhere/x.db",
-        "sqlite:////dev/null/x.db",
-        "mysql://h/x",
-        "nonsense",
-        "sqlite:x.db",
-        "sqlite://",
-        "sqlite:///:memory:",
-        "sqlite:///{folder}",
-        "sqlite:///{folder}/text.db",
-        "sqlite:///{folder}/text.db/deep/x.db",
-        "sqlite:///{folder}/other.db",
+        *((url, {}) for url in URLS),
+        *(("sqlite:///{folder}/a/missing.db", options) for options in ({"read_only": True}, {"create": False})),
     ],
+    ids=str,
 )
 def test_an_address_of_no_database_is_refused_in_one_sentence_and_nothing_is_created(
-    tmp_path: Path, url: str, read_only: bool
+    tmp_path: Path, url: str, options: dict[str, bool]
 ) -> None:
     (tmp_path / "text.db").write_text("dear diary, " * 100)
     with closing(sqlite3.connect(tmp_path / "other.db")) as connection:
         connection.execute("CREATE TABLE recipes (id INTEGER)")
     before = {place.name: place.read_bytes() for place in tmp_path.iterdir()}
     with pytest.raises(StorageError) as refusal:
-        open_database(url.format(folder=tmp_path), read_only=read_only)
+        open_database(url.format(folder=tmp_path), **options)
     assert "\n" not in str(refusal.value)
     assert {place.name: place.read_bytes() for place in tmp_path.iterdir()} == before
-
-
-@pytest.mark.parametrize("options", [{"read_only": True}, {"create": False}], ids=str)
-def test_a_missing_database_is_not_created_for_a_reader(tmp_path: Path, options: dict[str, bool]) -> None:
-    with pytest.raises(StorageError, match=str(tmp_path / "a" / "x.db")):
-        open_database(f"sqlite:///{tmp_path / 'a' / 'x.db'}", **options)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

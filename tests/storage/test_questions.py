@@ -28,6 +28,12 @@ from tests.storage.records import ME, make_evaluation, record_episodes
 from tests.storage.test_control import wait_for
 
 
+@pytest.fixture
+def db(sqlite_db: Database) -> Database:
+    """SQLite alone: the statements are simple."""
+    return sqlite_db
+
+
 def start_with_episodes(db: Database, run_id: str, episodes: int = 3) -> DatabaseRecorder:
     start_run(db, run_id, **ME)
     recorder = DatabaseRecorder(db, run_id)

@@ -11,6 +11,12 @@ from tests.storage.records import make_evaluation, make_snapshot, record_episode
 
 
 @pytest.fixture
+def db(sqlite_db: Database) -> Database:
+    """SQLite alone: `test_runs` deletes on both databases."""
+    return sqlite_db
+
+
+@pytest.fixture
 def recorded(db: Database, run_id: str) -> str:
     recorder = DatabaseRecorder(db, run_id)
     record_episodes(recorder, 3)

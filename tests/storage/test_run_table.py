@@ -19,7 +19,7 @@ from storage.queries.search_terms import MAX_TERMS
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.claims import claim_to_train, make_token
-from storage.runs.labels import check_tags, note_runs, set_visibility, tag_runs
+from storage.runs.labels import check_tags, set_visibility, tag_runs
 from storage.runs.rows import find_run
 from tests.reference import run_table as reference
 from tests.storage.records import CONFIG, ME, make_evaluation
@@ -238,12 +238,6 @@ def test_what_is_no_tag_is_refused(db: Database, run_id: str, tag: str) -> None:
     with pytest.raises(RunStateError, match="tag"):
         tag_runs(db, [run_id], add=[tag])
     assert check_tags(["b", "a", "b"]) == ["a", "b"]
-
-
-def test_notes_get_a_line_each(db: Database, run_id: str) -> None:
-    assert note_runs(db, [run_id], "first") == 1
-    note_runs(db, [run_id], "second")
-    assert find_run(db, run_id).notes == "first\nsecond"
 
 
 def test_shelves_take_runs_out_of_sight_and_bring_them_back(db: Database) -> None:

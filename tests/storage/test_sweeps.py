@@ -23,13 +23,18 @@ from storage.runs.sweeps import (
     requeue,
     save_sweep,
     stop_sweep,
-    sweep_runs,
     write_search_heartbeat,
     write_worker_heartbeat,
 )
 from tests.storage.records import CONFIG
 
 SWEEP = "ab12cd34"
+
+
+@pytest.fixture
+def db(sqlite_db: Database) -> Database:
+    """SQLite alone: the locks of claims are tested on both databases in `test_claims`."""
+    return sqlite_db
 
 
 def planned(n: int) -> list[PlannedRun]:
@@ -53,13 +58,6 @@ def claim_one(claimer: RunClaimer) -> ClaimedRun:
 
 def train(db: Database, claim: ClaimedRun) -> None:
     start_run(db, claim.run_id, device="cpu", token=claim.token)
-
-
-def test_saving_again_queues_only_what_is_new(db: Database) -> None:
-    assert save(db, 3) == 3
-    assert save(db, 3) == 0
-    assert save(db, 5) == 2
-    assert [run.name for run in sweep_runs(db, SWEEP)] == [f"run {i}" for i in range(5)]
 
 
 def test_a_finished_run_out_of_a_bundle_is_not_trained_again(db: Database) -> None:
@@ -121,24 +119,21 @@ def test_one_process_at_a_time_owns_a_search(db: Database) -> None:
     assert not get_sweep(db, SWEEP).has_worker
 
 
-def test_stopping_empties_the_queue_and_names_what_works(db: Database, claimer: RunClaimer) -> None:
+def test_stopping_empties_the_queue_and_what_did_not_finish_can_be_queued_again(
+    db: Database, claimer: RunClaimer
+) -> None:
     save(db, 3)
     claim = claim_one(claimer)
+    train(db, claim)
     assert stop_sweep(db, SWEEP) == (2, [claim.run_id])
     assert claimer.claim_in_sweep(SWEEP, jobs=5) is None
-    assert get_sweep(db, SWEEP).counts == {"stopped": 2, "starting": 1}
-
-
-def test_stopped_and_failed_runs_queue_again_and_resume(db: Database, claimer: RunClaimer) -> None:
-    save(db, 2)
-    claim = claim_one(claimer)
-    train(db, claim)
     finish_run(db, claim.run_id, "failed", error="no", token=claim.token)
-    stop_sweep(db, SWEEP)
-    assert requeue(db, SWEEP, ("stopped", "failed")) == 2
-    assert get_sweep(db, SWEEP).counts == {"queued": 2}
-    claims = [claimer.claim_in_sweep(SWEEP, jobs=2) for _ in range(2)]
-    assert {claim.resume for claim in claims if claim} == {True, False}
+    assert get_sweep(db, SWEEP).counts == {"stopped": 2, "failed": 1}
+    assert requeue(db, SWEEP, ("stopped", "failed")) == 3
+    assert get_sweep(db, SWEEP).counts == {"queued": 3}
+    claims = [claimer.claim_in_sweep(SWEEP, jobs=3) for _ in range(3)]
+    assert {claim.run_id: claim.resume for claim in claims if claim}[claim.run_id]
+    assert [claim.resume for claim in claims if claim].count(True) == 1
 
 
 def test_progress_names_the_state_and_what_is_left(db: Database, claimer: RunClaimer) -> None:
