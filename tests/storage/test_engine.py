@@ -120,20 +120,24 @@ def test_several_processes_may_open_a_new_database_at_once(url: str) -> None:
     assert failures == []
 
 
-def test_who_cannot_open_a_new_database_does_not_remove_it_under_another(tmp_path: Path, monkeypatch) -> None:
-    path = tmp_path / "x.db"
+@pytest.mark.parametrize("is_begun_by_another", [True, False])
+def test_a_new_database_that_cannot_be_opened_is_removed_unless_another_process_has_begun_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_begun_by_another: bool
+) -> None:
+    path = tmp_path / "a" / "x.db"
     monkeypatch.setattr(engine, "_OPENING_S", 0.0)
 
-    def fails_after_another_has_begun(database: Database) -> None:
-        with sqlite3.connect(path) as other:
-            other.execute("CREATE TABLE runs (id TEXT)")
-        other.close()
+    def fails(database: Database) -> None:
+        if is_begun_by_another:
+            with closing(sqlite3.connect(path)) as other:
+                other.execute("CREATE TABLE runs (id TEXT)")
         raise StorageError("The database failed: database is locked.")
 
-    monkeypatch.setattr(engine, "_prepare_tables", fails_after_another_has_begun)
+    monkeypatch.setattr(engine, "_prepare_tables", fails)
     with pytest.raises(StorageError, match="locked"):
         open_database(f"sqlite:///{path}")
-    assert sqlite3.connect(path).execute("SELECT count(*) FROM runs").fetchall() == [(0,)]
+    assert [place.name for place in tmp_path.rglob("*.db")] == (["x.db"] if is_begun_by_another else [])
+    assert path.parent.exists() == is_begun_by_another
 
 
 def test_a_file_that_somebody_is_making_is_opened_once_it_is_made(tmp_path: Path, monkeypatch) -> None:
