@@ -54,6 +54,12 @@ def fill(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def filled_file(sqlite_db: Database, monkeypatch: pytest.MonkeyPatch) -> api.OpenDatabase:
+    fill(sqlite_db, monkeypatch)
+    return open_database(sqlite_db.url)
+
+
+@pytest.fixture
 def filled(db: Database, monkeypatch: pytest.MonkeyPatch) -> api.OpenDatabase:
     fill(db, monkeypatch)
     return open_database(db.url)
@@ -182,15 +188,15 @@ def test_frames_and_arrow_hold_every_stored_value(filled: api.OpenDatabase, tabl
         assert read[name].to_pylist() == [None if pd.isna(value) else value for value in whole[name].tolist()]
 
 
-def test_runs_tell_what_they_are_and_no_secret(filled: api.OpenDatabase) -> None:
-    frame = filled.runs()
+def test_runs_tell_what_they_are_and_no_secret(filled_file: api.OpenDatabase) -> None:
+    frame = filled_file.runs()
     assert {"id", "name", "config", "versions", "tags", "error", "sweep_id", "heartbeat_at"} <= set(frame.columns)
     assert not {"owner_token", "launch_token"} & set(frame.columns)
     assert frame["config"][0]["gate"]["enabled"] is True
-    assert filled.runs(["gate.enabled=true", "win_rate>0.7"])["id"].tolist() == [RUN]
-    assert filled.runs("no-such-word").empty
-    assert filled.runs("no-such-word").dtypes["env_steps"] == "int64"
-    assert filled.runs(archived=True).empty
+    assert filled_file.runs(["gate.enabled=true", "win_rate>0.7"])["id"].tolist() == [RUN]
+    assert filled_file.runs("no-such-word").empty
+    assert filled_file.runs("no-such-word").dtypes["env_steps"] == "int64"
+    assert filled_file.runs(archived=True).empty
 
 
 @pytest.mark.parametrize(
@@ -221,9 +227,9 @@ def test_a_wrong_question_is_answered_in_one_sentence(here: api.OpenDatabase, as
     [("train/losss", "train/loss"), ("nothing like it", "train/loss")],
 )
 def test_a_metric_that_was_never_logged_is_answered_with_the_nearest_names(
-    filled: api.OpenDatabase, name: str, hint: str
+    filled_file: api.OpenDatabase, name: str, hint: str
 ) -> None:
     with raises(ConfigError, key=name) as told:
-        filled.run(RUN).metrics(["train/loss", name])
+        filled_file.run(RUN).metrics(["train/loss", name])
     assert hint in told.value.faults[0].hint
-    assert filled.run(RUN).metrics("time/update_ms").empty, "a number that other runs log"
+    assert filled_file.run(RUN).metrics("time/update_ms").empty, "a number that other runs log"

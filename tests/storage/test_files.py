@@ -43,15 +43,15 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_an_unusable_setting_is_refused_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, db: Database, text: str
+    monkeypatch: pytest.MonkeyPatch, sqlite_db: Database, text: str
 ) -> None:
     monkeypatch.setenv(FILES_VARIABLE, text)
-    for act in (check_files_folder, get_configured_folder, lambda: run_folder(db, "abc12345")):
+    for act in (check_files_folder, get_configured_folder, lambda: run_folder(sqlite_db, "abc12345")):
         with pytest.raises(StorageError, match=FILES_VARIABLE) as caught:
             act()
         assert len(str(caught.value).splitlines()) == 1
         assert "secret" not in str(caught.value)
-    assert describe_files_folder(db) == str(caught.value)
+    assert describe_files_folder(sqlite_db) == str(caught.value)
 
 
 @pytest.mark.parametrize("setting", ["", "{folder}/shared", "~/shared"])

@@ -58,12 +58,14 @@ def test_an_entry_outlives_the_run_that_it_cites(db: Database, run_id: str) -> N
     ids=str,
 )
 def test_entries_with_all_words_and_the_run_are_listed_newest_first(
-    db: Database, options: dict[str, str], found: list[str]
+    sqlite_db: Database, options: dict[str, str], found: list[str]
 ) -> None:
-    create_entry(db, title="Idea")
-    create_entry(db, title="Überschätzung", body="on corridor", view={"runs": [{"id": "abcd2345"}, {"id": "cited234"}]})
-    create_entry(db, title="Q-Werte", body="on Corridor", run_id="cited234", view=cite("cited234"))
-    assert [row.title for row in list_entries(db, **options)] == found
+    create_entry(sqlite_db, title="Idea")
+    create_entry(
+        sqlite_db, title="Überschätzung", body="on corridor", view={"runs": [{"id": "abcd2345"}, {"id": "cited234"}]}
+    )
+    create_entry(sqlite_db, title="Q-Werte", body="on Corridor", run_id="cited234", view=cite("cited234"))
+    assert [row.title for row in list_entries(sqlite_db, **options)] == found
 
 
 def test_one_press_makes_one_entry_however_often_it_arrives(db: Database) -> None:

@@ -108,14 +108,15 @@ def test_all_records_together_satisfy_the_invariants(db: Database, run_id: str) 
         ("UPDATE episodes SET trajectory = (SELECT trajectory FROM episodes WHERE episode = 3)", "was not written by"),
     ],
 )
-def test_the_check_finds_each_kind_of_damage(db: Database, run_id: str, damage: str, said: str) -> None:
-    recorder = DatabaseRecorder(db, run_id)
+def test_the_check_finds_each_kind_of_damage(sqlite_db: Database, damage: str, said: str) -> None:
+    run_id = create_run(sqlite_db, CONFIG, target_steps=1000, versions={})
+    recorder = DatabaseRecorder(sqlite_db, run_id)
     record_episodes(recorder, 3)
     recorder.record_snapshot(make_snapshot(30, 3))
     recorder.close()
-    with db.transaction() as connection:
+    with sqlite_db.transaction() as connection:
         connection.execute(text(damage))
-    assert any(said in breach for breach in check_run(db, run_id)), check_run(db, run_id)
+    assert any(said in breach for breach in check_run(sqlite_db, run_id)), check_run(sqlite_db, run_id)
 
 
 def test_at_every_moment_the_steps_are_without_a_gap(db: Database, run_id: str) -> None:
@@ -163,18 +164,19 @@ WRONG: dict[str, tuple[Callable[[DatabaseRecorder], None], str]] = {
 
 
 @pytest.mark.parametrize("record", WRONG)
-def test_a_wrong_record_is_refused_at_once_and_the_recording_continues(db: Database, run_id: str, record: str) -> None:
-    recorder = DatabaseRecorder(db, run_id)
+def test_a_wrong_record_is_refused_at_once_and_the_recording_continues(sqlite_db: Database, record: str) -> None:
+    run_id = create_run(sqlite_db, CONFIG, target_steps=1000, versions={})
+    recorder = DatabaseRecorder(sqlite_db, run_id)
     record_episodes(recorder, 1)
     act, word = WRONG[record]
     with pytest.raises(ValueError, match=word):
         act(recorder)
     recorder.close()
-    later = DatabaseRecorder(db, run_id)
+    later = DatabaseRecorder(sqlite_db, run_id)
     record_episodes(later, 1, start=2)
     later.close()
-    assert read_steps(db, run_id) == list(range(1, 21))
-    assert check_run(db, run_id) == []
+    assert read_steps(sqlite_db, run_id) == list(range(1, 21))
+    assert check_run(sqlite_db, run_id) == []
 
 
 def test_a_closed_recorder_takes_nothing_and_may_be_closed_again(db: Database, run_id: str) -> None:
