@@ -124,7 +124,10 @@ def test_a_resumed_trainer_does_not_read_commands_of_the_earlier_one(db: Databas
     claim_to_train(db, run_id, "owner")
     start_run(db, run_id, **ME, token="owner")
     assert find_run(db, run_id).live_status == "running"
-    assert command_log(db, run_id)["acknowledged_at"].notna().all()
+    send_command(db, run_id, "pause")
+    control = DatabaseControl(db, run_id, token="owner")
+    assert wait_for(control.poll) == "pause"
+    control.close()
 
 
 @pytest.mark.parametrize("status", ["queued", "finished", "lost"])
