@@ -3,11 +3,9 @@
 import doctest
 import os
 import re
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +13,12 @@ import pandas as pd
 import pytest
 from sqlalchemy import select, update
 
-import storage
 from emtc_core.errors import ConfigError, RunNotFoundError, StorageError
 from storage import api, open_database
 from storage.engine import Database
 from storage.maintenance.thin import Thinning, thin_run
-from storage.models import Run, Transition
-from storage.queries.tables import TABLE_NAMES, TablePart, read_parts, select_fields
+from storage.models import Base, Run
+from storage.queries.tables import TABLE_NAMES, TablePart, select_fields
 from storage.runs.changes import add_policy_evaluation, create_run
 from tests.errors import raises
 from tests.storage.records import CONFIG, make_evaluation, record_everything
@@ -37,6 +34,15 @@ RECORDED = {  # section 4 of the design, without blobs
 }
 
 
+UNREADABLE = TablePart(select_fields("transitions", ["delta_mem"]), [("evil",)])
+
+
+def remove_transitions(db: api.OpenDatabase) -> api.RecordedRun:
+    with open_database("runs/emtc.db", read_only=False) as writable:
+        thin_run(writable, RUN, Thinning(transitions=True))
+    return db.run(RUN)
+
+
 def fill(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage.runs.changes._new_id", lambda connection: RUN)
     config = CONFIG | {"gate": CONFIG["gate"] | {"enabled": True}, "preset": "paper"}
@@ -45,6 +51,12 @@ def fill(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     add_policy_evaluation(db, RUN, make_evaluation(30), seed=7, settings={})
     with db.transaction() as connection:
         connection.execute(update(Run).where(Run.id == RUN).values(status="finished", win_rate=0.75))
+
+
+@pytest.fixture
+def filled_file(sqlite_db: Database, monkeypatch: pytest.MonkeyPatch) -> api.OpenDatabase:
+    fill(sqlite_db, monkeypatch)
+    return open_database(sqlite_db.url)
 
 
 @pytest.fixture
@@ -157,11 +169,6 @@ def test_a_figure_names_the_file_that_hides_the_app(here: api.OpenDatabase, tmp_
     assert last.startswith(f"emtc_core.errors.StorageError: {script} has the name of a package of EMTC Lab.")
 
 
-def test_strange_names_of_the_package_are_no_names() -> None:
-    with pytest.raises(AttributeError, match="nothing_like_it"):
-        _ = storage.nothing_like_it
-
-
 @pytest.mark.parametrize("table", TABLE_NAMES)
 def test_frames_and_arrow_hold_every_stored_value(filled: api.OpenDatabase, table) -> None:
     run = filled.run(RUN)
@@ -173,57 +180,23 @@ def test_frames_and_arrow_hold_every_stored_value(filled: api.OpenDatabase, tabl
     read = run.arrow(table, rows=7).read_all()
     assert read.column_names == expected
     pd.testing.assert_frame_equal(whole, run._frame(table, None, 0))
+    stored = Base.metadata.tables["gate_stats" if table == "gate" else table]
+    with filled.read() as connection:
+        rows = connection.execute(select(*(stored.c[name] for name in expected)).order_by(*stored.primary_key)).all()
+    assert [tuple(row.values()) for row in read.to_pylist()] == [tuple(row) for row in rows]
     for name in expected:
         assert read[name].to_pylist() == [None if pd.isna(value) else value for value in whole[name].tolist()]
 
 
-def test_transitions_are_the_stored_rows(filled: api.OpenDatabase) -> None:
-    with filled.read() as connection:
-        stored = connection.execute(select(Transition.__table__).order_by(Transition.env_step)).all()
-    frame = filled.run(RUN).transitions()
-    assert frame["env_step"].tolist() == list(range(1, 31))
-    for name in ("reward", "h", "delta_mem", "beta", "tau", "slot"):
-        wanted = [getattr(row, name) for row in stored]
-        assert [None if pd.isna(value) else value for value in frame[name].tolist()] == wanted, name
-    assert frame["h"].isna().any(), "a miss is missing"
-
-
-def test_parts_meet_without_gap_or_overlap(filled: api.OpenDatabase) -> None:
-    for rows in (1, 3, 10, 15, 30, 31):
-        parts = list(read_parts(filled, "transitions", RUN, columns=["env_step"], since=4, rows=rows))
-        assert [step for part in parts for (step,) in part.rows] == list(range(5, 31))
-        assert all(len(part.rows) <= rows for part in parts)
-
-
-def test_metrics_of_some_names_and_of_all(filled: api.OpenDatabase) -> None:
-    run = filled.run(RUN)
-    every = run.metrics()
-    assert len(run.metrics("train/loss")) == 1
-    assert set(run.metrics(["train/loss"])["name"]) == {"train/loss"}
-    assert run.metrics(since=30).empty
-    pd.testing.assert_frame_equal(every, pd.concat(list(run.chunks("metrics", rows=1)), ignore_index=True))
-
-
-def test_a_trajectory_can_be_asked_for_as_it_is_stored(filled: api.OpenDatabase) -> None:
-    blobs = filled.run(RUN).episodes(["episode", "trajectory"])
-    assert all(isinstance(blob, bytes) and blob.startswith(b"EMTC") for blob in blobs["trajectory"])
-
-
-def test_a_greedy_episode_has_no_verdicts(filled: api.OpenDatabase) -> None:
-    steps = filled.run(RUN).trajectory(0, env_step=30)
-    assert steps["delta_mem"].isna().all()
-    assert np.stack(steps["action"][:-1]).shape == (10, 3)
-
-
-def test_runs_tell_what_they_are_and_no_secret(filled: api.OpenDatabase) -> None:
-    frame = filled.runs()
+def test_runs_tell_what_they_are_and_no_secret(filled_file: api.OpenDatabase) -> None:
+    frame = filled_file.runs()
     assert {"id", "name", "config", "versions", "tags", "error", "sweep_id", "heartbeat_at"} <= set(frame.columns)
     assert not {"owner_token", "launch_token"} & set(frame.columns)
     assert frame["config"][0]["gate"]["enabled"] is True
-    assert filled.runs(["gate.enabled=true", "win_rate>0.7"])["id"].tolist() == [RUN]
-    assert filled.runs("no-such-word").empty
-    assert filled.runs("no-such-word").dtypes["env_steps"] == "int64"
-    assert filled.runs(archived=True).empty
+    assert filled_file.runs(["gate.enabled=true", "win_rate>0.7"])["id"].tolist() == [RUN]
+    assert filled_file.runs("no-such-word").empty
+    assert filled_file.runs("no-such-word").dtypes["env_steps"] == "int64"
+    assert filled_file.runs(archived=True).empty
 
 
 @pytest.mark.parametrize(
@@ -238,6 +211,9 @@ def test_runs_tell_what_they_are_and_no_secret(filled: api.OpenDatabase) -> None
         (lambda db: db.figure("pie"), ConfigError, "pie"),
         (lambda db: db.figure("learning-curves", colour="h"), ConfigError, "colour"),
         (lambda db: db.transaction().__enter__(), StorageError, "read-only"),
+        (lambda db: remove_transitions(db).transitions(), StorageError, f"{RUN}.*thin"),
+        (lambda db: UNREADABLE.to_frame(), StorageError, r"^This data cannot be read: .*delta_mem"),
+        (lambda db: UNREADABLE.to_arrow(), StorageError, r"^This data cannot be read: .*delta_mem"),
     ],
 )
 def test_a_wrong_question_is_answered_in_one_sentence(here: api.OpenDatabase, ask, error, word: str) -> None:
@@ -246,45 +222,14 @@ def test_a_wrong_question_is_answered_in_one_sentence(here: api.OpenDatabase, as
     assert "\n" not in str(told.value)
 
 
-def test_a_thinned_run_says_so(here: api.OpenDatabase) -> None:
-    with open_database("runs/emtc.db", read_only=False) as db:
-        thin_run(db, RUN, Thinning(transitions=True))
-    with pytest.raises(StorageError, match=str(RUN)):
-        here.run(RUN).transitions()
-
-
-def test_a_foreign_value_in_a_column_is_one_sentence() -> None:
-    part = TablePart(select_fields("transitions", ["delta_mem"]), [("evil",)])
-    for read in (part.to_frame, part.to_arrow):
-        with pytest.raises(StorageError, match=r"^This data cannot be read: .*delta_mem"):
-            read()
-
-
-def test_a_missing_database_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=str(tmp_path / "none.db")):
-        open_database(tmp_path / "none.db")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_database_of_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
-    other = tmp_path / "other.db"
-    with closing(sqlite3.connect(other)) as connection, connection:
-        connection.execute("CREATE TABLE schema_version (version INTEGER)")
-        connection.execute("INSERT INTO schema_version VALUES (2)")
-    before = other.read_bytes()
-    with pytest.raises(StorageError, match="version"):
-        open_database(other)
-    assert other.read_bytes() == before
-
-
 @pytest.mark.parametrize(
     ("name", "hint"),
     [("train/losss", "train/loss"), ("nothing like it", "train/loss")],
 )
 def test_a_metric_that_was_never_logged_is_answered_with_the_nearest_names(
-    filled: api.OpenDatabase, name: str, hint: str
+    filled_file: api.OpenDatabase, name: str, hint: str
 ) -> None:
     with raises(ConfigError, key=name) as told:
-        filled.run(RUN).metrics(["train/loss", name])
+        filled_file.run(RUN).metrics(["train/loss", name])
     assert hint in told.value.faults[0].hint
-    assert filled.run(RUN).metrics("time/update_ms").empty, "a number that other runs log"
+    assert filled_file.run(RUN).metrics("time/update_ms").empty, "a number that other runs log"

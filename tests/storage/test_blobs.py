@@ -22,31 +22,17 @@ dtypes = st.one_of(
 arrays = hnp.arrays(dtypes, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=9))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.dictionaries(st.text(min_size=1, max_size=8), arrays, max_size=4), st.integers(1, 9))
 def test_every_array_comes_back_as_it_was(named: dict[str, np.ndarray], chunk_rows: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blobs, "CHUNK_ROWS", chunk_rows)
-        back = unpack(pack(named))
+        back, reversed_back = unpack(pack(named)), unpack(pack({name: np.flip(each) for name, each in named.items()}))
     assert list(back) == list(named)
     for name, array in named.items():
         assert back[name].dtype == array.dtype.newbyteorder("=")
         np.testing.assert_array_equal(back[name], array)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.sets(st.integers(-50, 50), min_size=1), st.integers(1, 9))
-def test_an_array_is_read_through_chunks(values: set[int], chunk_rows: int) -> None:
-    rows = np.stack([np.array(sorted(values)), np.array(sorted(values)) ** 2], axis=1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blobs, "CHUNK_ROWS", chunk_rows)
-        squares = pack({"squares": rows})
-    assert np.array_equal(unpack(squares)["squares"], rows)
-
-
-def test_a_slice_that_is_not_contiguous_is_packed_by_value() -> None:
-    array = np.arange(24, dtype=np.float32).reshape(4, 6)[::2, ::-1]
-    np.testing.assert_array_equal(unpack(pack({"a": array}))["a"], array)
+        np.testing.assert_array_equal(reversed_back[name], np.flip(array), err_msg="its memory is not contiguous")
 
 
 def test_states_that_change_little_take_little_room() -> None:
@@ -55,32 +41,18 @@ def test_states_that_change_little_take_little_room() -> None:
     assert len(pack({"state": state})) < state.nbytes / 20
 
 
-def test_objects_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"\ba\b"):
-        pack({"a": np.array(["x"], object)})
+def change_version(blob: bytes) -> bytes:
+    return blob[:4] + b"\x09" + blob[5:]
 
 
-@pytest.mark.parametrize("cut", [0, 3, 12, -1])
-def test_a_damaged_blob_is_noticed(cut: int) -> None:
-    blob = pack({"a": np.arange(1000.0)})
-    with pytest.raises(StorageError):
-        unpack(blob[:cut])
-
-
-def test_another_format_is_refused() -> None:
-    blob = bytearray(pack({"a": np.arange(3)}))
-    blob[4] = 9
+@pytest.mark.parametrize(
+    "damage",
+    [*(lambda blob, n=n: blob[:n] for n in (0, 3, 12, -1)), change_version],
+    ids=["empty", "a part of the mark", "a part of the header", "without the last byte", "another version"],
+)
+def test_a_damaged_blob_is_refused(damage: Callable[[bytes], bytes]) -> None:
     with pytest.raises(StorageError, match="cannot be read"):
-        unpack(bytes(blob))
-
-
-def bomb(array: np.ndarray, **lies) -> bytes:
-    """A blob whose header says something else than its frames hold."""
-    blob = pack({"a": array})
-    _, version, size = blobs._PREFIX.unpack_from(blob)
-    start = blobs._PREFIX.size
-    header = json.dumps([json.loads(blob[start : start + size])[0] | lies]).encode()
-    return blobs._PREFIX.pack(b"EMTC", version, len(header)) + header + blob[start + size :]
+        unpack(damage(pack({"a": np.arange(1000.0)})))
 
 
 def frames_of_zeros(n_bytes: int, chunks: int) -> bytes:
@@ -113,41 +85,7 @@ def test_a_small_blob_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked
     assert most_held(read_it) < 1 << 22
 
 
-@pytest.mark.parametrize(
-    "lies",
-    [
-        {"shape": [-1]},
-        {"shape": [2.5]},
-        {"shape": ["9"]},
-        {"shape": [True]},
-        {"shape": None},
-        {"shape": [1] * 80},
-        {"shape": [10**30]},
-        {"dtype": "|O"},
-        {"dtype": "<U999999999"},
-        {"dtype": "nonsense"},
-        {"dtype": [["a", "<f4"]]},
-        {"rows": 0},
-        {"rows": 10**40},
-        {"sizes": [10**9]},
-        {"sizes": [-1]},
-        {"sizes": []},
-        {"sizes": [1] * 1000},
-        {"filter": "columns"},
-        {"filter": None},
-        {"name": ["a"]},
-    ],
-    ids=str,
-)
-def test_a_header_that_lies_is_damage(lies) -> None:
-    try:
-        array = unpack(bomb(np.arange(10.0), **lies))
-    except StorageError:
-        return
-    assert [values.tolist() for values in array.values()] == [list(range(10))]
-
-
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_blob_with_changed_bytes_is_read_or_refused_and_nothing_else(data) -> None:
     blob = bytearray(pack({"a": np.arange(60.0).reshape(20, 3), "b": np.arange(5)}))

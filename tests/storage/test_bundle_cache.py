@@ -4,14 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select
 
 from storage.bundles.bundle_cache import cache_bundle, clean_name, find_bundle, is_cached, list_bundles, remove_bundle
 from storage.bundles.contents import THIN, WHOLE
 from storage.bundles.import_bundle import import_bundle, import_runs, plan_import
 from storage.bundles.write import write_bundle
 from storage.engine import Database, open_database
-from storage.models import Run, Transition
+from storage.queries.runs import list_runs
 from storage.runs.labels import tag_runs
 from storage.runs.rows import find_run
 from tests.storage.test_bundles import MADE_BY, fill, rows
@@ -78,40 +77,22 @@ def test_a_bundle_that_is_opened_again_is_not_unpacked_again(theirs: Theirs, tmp
     assert list_bundles(cache=cache) == [again]
 
 
-def test_an_import_says_first_what_it_would_add(db: Database, theirs: Theirs, tmp_path: Path) -> None:
-    bundle, own = cache_bundle(theirs[2], cache=tmp_path / "cache"), db
-    plan = plan_import(own, bundle)
-    assert set(plan.new) == set(theirs[1])
-    assert (plan.existing, plan.rows["transitions"], plan.rows["episodes"]) == ((), 60, 6)
-    assert str(plan).startswith("2 runs: 60 transitions, 6 episodes")
-    with own.read() as connection:
-        assert connection.execute(select(func.count()).select_from(Run)).scalar_one() == 0
-    assert import_runs(own, bundle.study, bundle.name).new == plan.new
-    with own.read() as connection:
-        assert connection.execute(select(func.count()).select_from(Transition)).scalar_one() == 60
-    again = plan_import(own, bundle)
-    assert (again.new, set(again.existing)) == ((), set(theirs[1]))
+def test_an_import_adds_the_missing_runs_that_its_plan_names_and_changes_no_other(
+    db: Database, theirs: Theirs, tmp_path: Path
+) -> None:
+    source, (first, second), place = theirs
+    write_bundle(source, [first], tmp_path / "first.emtc", WHOLE, made_by=MADE_BY)
+    import_bundle(db, tmp_path / "first.emtc", cache=tmp_path / "cache")
+    tag_runs(db, [first], add=["mine"])
+    bundle = cache_bundle(place, cache=tmp_path / "cache")
+    plan = plan_import(db, bundle)
+    assert (plan.new, plan.existing, plan.rows["transitions"], plan.rows["episodes"]) == ((second,), (first,), 30, 3)
+    assert str(plan).startswith("1 run: 30 transitions, 3 episodes")
+    assert len(list_runs(db)) == 1
+    assert import_runs(db, bundle.study, bundle.name).new == (second,)
+    assert find_run(db, first).tags == ["from first.emtc", "mine"]
+    assert find_run(db, second).tags == ["from study.emtc"]
+    assert rows(db, "transitions", second) == rows(source, "transitions", second)
+    again = plan_import(db, bundle)
+    assert (again.new, set(again.existing)) == ((), {first, second})
     assert "all of its runs are already in this database" in str(again)
-
-
-def test_an_import_leaves_what_is_here_and_marks_what_comes(theirs: Theirs, tmp_path: Path) -> None:
-    own = open_database(f"sqlite:///{tmp_path / 'own.db'}")
-    first, second = theirs[1]
-    write_bundle(theirs[0], [first], tmp_path / "first.emtc", WHOLE, made_by=MADE_BY)
-    import_bundle(own, tmp_path / "first.emtc", cache=tmp_path / "cache")
-    tag_runs(own, [first], add=["mine"])
-    bundle = cache_bundle(theirs[2], cache=tmp_path / "cache")
-    plan = plan_import(own, bundle)
-    assert (plan.new, plan.existing) == ((second,), (first,))
-    assert import_runs(own, bundle.study, bundle.name).new == (second,)
-    assert find_run(own, first).tags == ["from first.emtc", "mine"]
-    assert find_run(own, second).tags == ["from study.emtc"]
-    assert rows(own, "transitions", second) == rows(theirs[0], "transitions", second)
-
-
-def test_a_bundle_of_two_with_one_name_keeps_a_tag_that_is_one(theirs: Theirs, tmp_path: Path) -> None:
-    bundle = cache_bundle(theirs[2], name="x" * 200 + ".emtc", cache=tmp_path / "cache")
-    own = open_database(f"sqlite:///{tmp_path / 'own.db'}")
-    (run_id, *_) = import_runs(own, bundle.study, f"{bundle.name} ({bundle.key[:6]})").new
-    tag_runs(own, [run_id], add=["mine"])
-    assert len(find_run(own, run_id).tags) == 2

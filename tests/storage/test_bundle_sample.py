@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.bundles.contents import Contents, filter_snapshot, select_evenly_spaced, select_nodes
+from emtc_core.errors import DataRemovedError
+from storage.bundles.contents import Contents, select_evenly_spaced
 from storage.bundles.read import open_bundle
 from storage.bundles.write import write_bundle
 from storage.engine import open_database
@@ -43,7 +44,8 @@ def test_snapshots_are_spread_and_end_with_the_last(steps: list[int], n: int) ->
     assert places[-1] == len(steps) - 1
 
 
-def test_a_sampled_bundle_is_sound_and_keeps_whole_episodes(recorded, tmp_path: Path) -> None:
+@pytest.mark.parametrize("max_nodes", [45, 10_000])
+def test_a_sampled_bundle_is_sound_and_keeps_whole_episodes(recorded, tmp_path: Path, max_nodes: int) -> None:
     db, run_id = recorded
     whole = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
     fitted = np.arange(4 * whole.size, dtype=np.float32).reshape(-1, 4)
@@ -51,7 +53,7 @@ def test_a_sampled_bundle_is_sound_and_keeps_whole_episodes(recorded, tmp_path: 
     save_projection(db, whole.id, method="pca", params={"seed": 0}, coordinates=fitted[:, :2], seconds=0.1)
     contents = Contents(
         snapshots=False, playbacks=False, transitions=False,
-        kept_episodes={run_id: frozenset({3, 7})}, sampled_snapshots={run_id: 2}, max_sample_nodes=45,
+        kept_episodes={run_id: frozenset({3, 7})}, sampled_snapshots={run_id: 2}, max_sample_nodes=max_nodes,
     )  # fmt: skip
     place = tmp_path / "x.emtc"
     write_bundle(db, [run_id], place, contents, made_by="a test")
@@ -61,7 +63,8 @@ def test_a_sampled_bundle_is_sound_and_keeps_whole_episodes(recorded, tmp_path: 
     assert check_run(there, run_id) == []
     assert list_snapshots(there, run_id)["env_step"].tolist() == [60, 120]
     kept = get_snapshot(there, int(list_snapshots(there, run_id)["id"].iloc[-1]))
-    assert kept.size <= 45
+    assert kept.size <= max_nodes
+    assert (kept.size == whole.size) == (max_nodes > whole.size)
     assert {3, 7} <= set(kept.episode.tolist())
     for episode in np.unique(kept.episode):
         rows, theirs = np.flatnonzero(whole.episode == episode), np.flatnonzero(kept.episode == episode)
@@ -72,12 +75,7 @@ def test_a_sampled_bundle_is_sound_and_keeps_whole_episodes(recorded, tmp_path: 
         assert embedding is not None
         np.testing.assert_array_equal(embedding.coordinates[theirs], fitted[rows])
     assert find_projection(there, kept.id, "pca", {"seed": 0}) is None, "a layout is of all nodes and is drawn again"
+    with pytest.raises(DataRemovedError, match=r"\b4\b"):
+        get_trajectory(there, run_id, 4)
     shown = get_node(there, kept, int(kept.slot[kept.episode == 3][0]))
     np.testing.assert_array_equal(shown.trajectory.state, get_trajectory(db, run_id, 3).state)
-
-
-def test_a_memory_that_fits_is_kept_whole(recorded) -> None:
-    db, _ = recorded
-    with db.read() as connection:
-        row = connection.exec_driver_sql("SELECT * FROM snapshots ORDER BY env_step DESC LIMIT 1").mappings().one()
-    assert filter_snapshot(row, select_nodes(row, 10_000))["size"] == row["size"]

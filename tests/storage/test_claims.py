@@ -23,10 +23,10 @@ from storage.runs.claims import (
     make_token,
     return_to_queue,
 )
-from storage.runs.control import DatabaseControl, request_stop, send_command, write_heartbeat
+from storage.runs.control import DatabaseControl, send_command, write_heartbeat
 from storage.runs.rows import find_run
 from storage.runs.status import LOST_AFTER_S, START_LIMIT_S
-from storage.runs.sweeps import PlannedRun, save_sweep, stop_sweep
+from storage.runs.sweeps import PlannedRun, save_sweep, stop_sweep, sweep_runs
 from tests.storage.records import CONFIG, record_episodes
 
 
@@ -163,14 +163,21 @@ def test_runs_of_stopped_sweeps_and_lost_runs_without_a_sweep_are_not_claimed(
 ) -> None:
     save(db, "aaaa0000", 2)
     stop_sweep(db, "aaaa0000")
+    assert claimer.claim_in_sweep("aaaa0000", jobs=2) is None
     alone = create_run(db, CONFIG, target_steps=10, versions={})
-    assert claimer.claim_next(excluded_ids={alone}) is None
     claim = claim_one(claimer)
     assert (claim.run_id, claim.resume) == (alone, False)
     start(db, claim)
     silence(db, alone)
     assert find_run(db, alone).live_status == "lost"
     assert claimer.claim_next() is None
+
+
+def test_a_worker_claims_no_run_that_it_excludes(db: Database, claimer: RunClaimer) -> None:
+    save(db, "aaaa0000", 1)
+    excluded = [run.id for run in sweep_runs(db, "aaaa0000")]
+    assert claimer.claim_next(excluded_ids=excluded) is None
+    assert claimer.claim_in_sweep("aaaa0000", jobs=1, excluded_ids=excluded) is None
 
 
 def test_a_worker_takes_over_a_lost_run_only_after_a_longer_silence(db: Database, claimer: RunClaimer) -> None:
@@ -298,9 +305,3 @@ def test_of_two_owners_one_writes(db: Database, run_id: str) -> None:
     with pytest.raises(RunStateError, match=run_id):
         finish_run(db, run_id, "finished", token="first")
     assert find_run(db, run_id).live_status == "starting"
-
-
-def test_a_queued_run_leaves_the_queue_when_it_is_stopped(db: Database, run_id: str) -> None:
-    assert find_run(db, run_id).live_status == "queued"
-    assert "removed from the queue" in request_stop(db, run_id)
-    assert find_run(db, run_id).live_status == "stopped"

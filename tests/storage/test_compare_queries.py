@@ -28,15 +28,6 @@ def two_runs(db: Database) -> list[str]:
     return ids
 
 
-def test_evaluations_of_all_runs_come_by_run_and_step(db: Database, two_runs: list[str]) -> None:
-    frame = curves.evaluation_curves(db, two_runs)
-    parts = dict(list(frame.groupby("run_id")))
-    assert parts[two_runs[0]]["env_step"].tolist() == [10, 20]
-    assert parts[two_runs[1]]["env_step"].tolist() == [20, 40]
-    assert parts[two_runs[1]]["win_rate"].tolist() == [0.5, 0.5]
-    assert set(curves.evaluation_curves(db, two_runs[:1])["run_id"]) == {two_runs[0]}
-
-
 def test_metrics_are_averaged_within_a_stretch_of_steps(db: Database, two_runs: list[str]) -> None:
     first = curves.metric_curves(db, two_runs[:1], "train/loss")
     assert first[["env_step", "value"]].to_numpy().tolist() == [[10, 10.0], [20, 20.0]]

@@ -82,17 +82,6 @@ def test_the_published_status_is_stored_until_the_run_has_ended(db: Database, ru
     assert find_run(db, run_id).status == "stopped"
 
 
-def test_a_stop_asked_of_a_starting_run_waits_for_its_trainer(db: Database, run_id: str) -> None:
-    me = make_token()
-    claim_to_train(db, run_id, me)
-    send_command(db, run_id, "stop")
-    assert find_run(db, run_id).live_status == "stopping"
-    start_run(db, run_id, **ME, token=me)
-    control = DatabaseControl(db, run_id, token=me)
-    assert wait_for(control.poll) == "stop"
-    control.close()
-
-
 def test_an_outage_is_told_once_and_its_end_too(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -135,7 +124,10 @@ def test_a_resumed_trainer_does_not_read_commands_of_the_earlier_one(db: Databas
     claim_to_train(db, run_id, "owner")
     start_run(db, run_id, **ME, token="owner")
     assert find_run(db, run_id).live_status == "running"
-    assert command_log(db, run_id)["acknowledged_at"].notna().all()
+    send_command(db, run_id, "pause")
+    control = DatabaseControl(db, run_id, token="owner")
+    assert wait_for(control.poll) == "pause"
+    control.close()
 
 
 @pytest.mark.parametrize("status", ["queued", "finished", "lost"])
@@ -163,13 +155,15 @@ def test_a_stop_returns_when_the_trainer_has_acknowledged_it(db: Database, run_i
     control.close()
 
 
-def test_a_stop_that_no_trainer_reads_is_reported_and_stays_requested(db: Database, run_id: str) -> None:
-    start_run(db, run_id, **ME)
+def test_a_stop_that_no_trainer_reads_in_time_is_reported_and_waits_for_the_trainer(db: Database, run_id: str) -> None:
+    claim_to_train(db, run_id, token := make_token())
     with pytest.raises(CommandTimeoutError, match=run_id):
         request_stop(db, run_id, patience_s=0.1)
+    assert find_run(db, run_id).live_status == "stopping"
     with pytest.raises(RunStateError, match=run_id):
         request_stop(db, run_id, patience_s=0.1)
-    control = DatabaseControl(db, run_id)
+    start_run(db, run_id, **ME, token=token)
+    control = DatabaseControl(db, run_id, token=token)
     assert wait_for(control.poll) == "stop"
     control.close()
 

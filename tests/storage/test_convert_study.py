@@ -13,7 +13,6 @@ from storage.blobs import EMPTY, unpack
 from storage.bundles.bundle_cache import cache_bundle
 from storage.bundles.contents import THIN
 from storage.engine import Database, open_database
-from storage.models import Base
 from storage.runs.rows import find_run
 from tests.storage.test_bundles import rows
 from tests.tools import convert_study
@@ -77,34 +76,29 @@ def test_a_bundle_of_the_first_format_keeps_its_contents(tmp_path: Path) -> None
     assert find_run(open_database(bundle.url, read_only=True), "old1").name == "An old run"
 
 
-def test_a_removed_setting_is_dropped_if_it_has_the_constant_value(tmp_path: Path, monkeypatch) -> None:
-    config = {**CONFIG, "memory": {**CONFIG["memory"], "removed": 7}}
-    old = make_old(tmp_path / "old.db", config)
-    with pytest.raises(ValueError, match="removed = 7"):
-        convert_study.convert(old, tmp_path / "new.emtc")
-    monkeypatch.setitem(convert_study.REMOVED_SETTINGS, "memory.removed", 8)
-    with pytest.raises(ValueError, match="removed = 7"):
-        convert_study.convert(old, tmp_path / "new.emtc")
+MEMORY = CONFIG["memory"]
+
+
+@pytest.mark.parametrize(
+    ("memory", "table", "key", "values"),
+    [
+        ({**MEMORY, "removed": 7}, "REMOVED_SETTINGS", "memory.removed", (8, 7)),
+        ({key: value for key, value in MEMORY.items() if key != "evict"}, "ADDED_SETTINGS", "memory.evict", ("fifo",)),
+    ],
+    ids=["removed", "added"],
+)
+def test_a_setting_of_another_schema_is_converted_if_its_value_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: object, table: str, key: str, values: tuple[object, ...]
+) -> None:
+    old = make_old(tmp_path / "old.db", {**CONFIG, "memory": memory})
+    *wrong, right = values
+    for value in (None, *wrong):
+        if value is not None:
+            monkeypatch.setitem(getattr(convert_study, table), key, value)
+        with pytest.raises(ValueError, match=key):
+            convert_study.convert(old, tmp_path / "new.emtc")
     assert not (tmp_path / "new.emtc").exists()
-    monkeypatch.setitem(convert_study.REMOVED_SETTINGS, "memory.removed", 7)
+    monkeypatch.setitem(getattr(convert_study, table), key, right)
     convert_study.convert(old, tmp_path / "new.emtc")
-    assert find_run(open_converted(tmp_path / "new.emtc", tmp_path), "old1").config == CONFIG
-
-
-def test_an_added_setting_is_written_with_the_value_that_the_run_was_trained_with(tmp_path: Path, monkeypatch) -> None:
-    config = {**CONFIG, "memory": {key: value for key, value in CONFIG["memory"].items() if key != "evict"}}
-    old = make_old(tmp_path / "old.db", config)
-    with pytest.raises(ValueError, match=r"memory\.evict"):
-        convert_study.convert(old, tmp_path / "new.emtc")
-    monkeypatch.setitem(convert_study.ADDED_SETTINGS, "memory.evict", "fifo")
-    convert_study.convert(old, tmp_path / "new.emtc")
-    converted = find_run(open_converted(tmp_path / "new.emtc", tmp_path), "old1").config
-    assert converted == {**CONFIG, "memory": {**CONFIG["memory"], "evict": "fifo"}}
-
-
-def test_every_table_of_the_schema_can_be_compared(tmp_path: Path) -> None:
-    new = open_database(f"sqlite:///{tmp_path / 'new.db'}")
-    new.dispose()
-    with closing(sqlite3.connect(tmp_path / "new.db")) as connection:
-        report = convert_study.compare(connection, connection)
-    assert {line.partition(":")[0] for line in report} >= set(Base.metadata.tables)
+    expected = MEMORY if table == "REMOVED_SETTINGS" else {**MEMORY, "evict": right}
+    assert find_run(open_converted(tmp_path / "new.emtc", tmp_path), "old1").config == {**CONFIG, "memory": expected}

@@ -51,12 +51,14 @@ def test_a_search_finds_what_looking_at_every_episode_finds(recorded, text, fits
     assert [episode for page in paged for episode in page.frame["episode"]] == expected
 
 
-def test_the_order_is_that_of_the_list(recorded) -> None:
-    db, run_id, _ = recorded
-    for order in ("-episode", "episode_return", "-episode_return", "-length"):
-        found = find_episodes(db, run_id, "won", order_by=order)
-        listed = list_episodes(db, run_id, order)
-        assert found.frame["episode"].tolist() == listed.loc[listed["won"], "episode"].tolist()
+@pytest.mark.parametrize("order", ["-episode", "episode_return", "-episode_return", "-length"])
+def test_episodes_are_sorted_by_a_column_and_then_by_number(recorded, order: str) -> None:
+    db, run_id, every = recorded
+    column, is_ascending = order.removeprefix("-"), not order.startswith("-")
+    expected = every.sort_values(column, ascending=is_ascending, kind="stable")
+    assert list_episodes(db, run_id, order)["episode"].tolist() == expected["episode"].tolist()
+    found = find_episodes(db, run_id, "won", order_by=order)
+    assert found.frame["episode"].tolist() == expected.loc[expected["won"], "episode"].tolist()
 
 
 def test_episodes_that_can_be_replayed_are_first_on_all_pages(recorded) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from emtc_core.errors import StorageError
-from storage.engine import Database, files_root
+from storage.engine import Database
 from storage.files import (
     FILES_VARIABLE,
     StateFile,
@@ -43,38 +43,29 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_an_unusable_setting_is_refused_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, db: Database, text: str
+    monkeypatch: pytest.MonkeyPatch, sqlite_db: Database, text: str
 ) -> None:
     monkeypatch.setenv(FILES_VARIABLE, text)
-    for act in (check_files_folder, get_configured_folder, lambda: run_folder(db, "abc12345")):
+    for act in (check_files_folder, get_configured_folder, lambda: run_folder(sqlite_db, "abc12345")):
         with pytest.raises(StorageError, match=FILES_VARIABLE) as caught:
             act()
         assert len(str(caught.value).splitlines()) == 1
         assert "secret" not in str(caught.value)
-    assert describe_files_folder(db) == str(caught.value)
+    assert describe_files_folder(sqlite_db) == str(caught.value)
 
 
-def test_a_home_folder_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "emtc").mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv(FILES_VARIABLE, "~/emtc")
-    assert get_configured_folder() == tmp_path / "emtc"
-
-
-def test_the_check_leaves_nothing(shared: Path) -> None:
-    check_files_folder()
-    assert list(shared.iterdir()) == []
-
-
+@pytest.mark.parametrize("setting", ["", "{folder}/shared", "~/shared"])
 def test_the_folder_of_a_run_is_next_to_the_database_or_in_the_configured_one(
-    db: Database, run_id: str, shared: Path, monkeypatch: pytest.MonkeyPatch
+    db: Database, run_id: str, shared: Path, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
-    assert run_folder(db, run_id) == shared / run_id
-    monkeypatch.delenv(FILES_VARIABLE)
-    assert run_folder(db, run_id) == files_root(db) / run_id
+    monkeypatch.setenv("HOME", str(shared.parent))
+    monkeypatch.setenv(FILES_VARIABLE, setting.format(folder=shared.parent))
+    next_to_it = shared.parent / "emtc.files" if db.path else shared.parent / "data" / "emtc-lab"
+    assert run_folder(db, run_id) == (shared if setting else next_to_it) / run_id
 
 
 def test_files_in_the_configured_folder_are_measured_and_deleted(db: Database, run_id: str, shared: Path) -> None:
+    check_files_folder()  # leaves no file
     recorder = DatabaseRecorder(db, run_id)
     record_episodes(recorder, 3)
     recorder.close()

@@ -2,16 +2,24 @@
 
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from emtc_core.errors import StorageError
+from storage.bundles.contents import THIN
+from storage.bundles.import_bundle import import_bundle
+from storage.bundles.write import write_bundle
 from storage.engine import Database, open_database, sweep_folder
 from storage.files import run_folder
+from storage.maintenance.backup import back_up_database, vacuum
+from storage.maintenance.thin import Thinning, thin_run
+from storage.queries.episodes import get_trajectory
 from storage.queries.runs import list_runs
-from storage.runs.changes import create_run
-from tests.hostile import ACTS, tamper
+from storage.runs.changes import create_run, finish_run
+from storage.runs.removal import remove_run
+from tests.hostile import tamper
 from tests.storage.records import CONFIG, record_everything
 
 
@@ -45,16 +53,6 @@ def test_a_hostile_id_is_no_path_and_no_run(recorded: tuple[Path, str]) -> None:
     db.dispose()
 
 
-@pytest.mark.parametrize("act", ["two schemas", "a schema of nobody", "a schema that is a blob"])
-def test_a_database_of_no_schema_is_not_opened(recorded: tuple[Path, str], act: str) -> None:
-    path, _ = recorded
-    tamper(path, *ACTS[act])
-    for read_only in (True, False):
-        with pytest.raises(StorageError) as caught:
-            open_database(f"sqlite:///{path}", read_only=read_only)
-        assert "\n" not in str(caught.value)
-
-
 def test_what_is_made_is_private_to_its_user(tmp_path: Path) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'a' / 'b' / 'x.db'}")
     run_id = create_run(db, CONFIG, target_steps=100, versions={})
@@ -66,25 +64,40 @@ def test_what_is_made_is_private_to_its_user(tmp_path: Path) -> None:
     db.dispose()
 
 
-@pytest.mark.postgres
-def test_a_reader_of_an_empty_server_is_told_the_command(postgres_url: str) -> None:
-    with pytest.raises(StorageError, match="empty"):
-        open_database(postgres_url, read_only=True)
+def create_other(db: Database, run_id: str, folder: Path) -> object:
+    return open_database(f"sqlite:///{folder / 'other.db'}")
 
 
-@pytest.mark.parametrize("url", ["sqlite:///x.db", "postgresql://u:hunter2@h/d"])
-def test_nothing_that_shows_a_database_shows_its_password(url: str) -> None:
-    shown = Database(url, None, None, None)  # pyright: ignore[reportArgumentType] - only its texts are looked at
-    assert "hunter2" not in repr(shown) + shown.safe_url
+WRITES: dict[str, Callable[[Database, str, Path], object]] = {
+    "create a run": lambda db, run_id, folder: create_run(db, CONFIG, target_steps=100, versions={}),
+    "thin a run": lambda db, run_id, folder: thin_run(db, run_id, Thinning(trajectories=True, checkpoints=True)),
+    "delete a run": lambda db, run_id, folder: remove_run(db, run_id),
+    "vacuum": lambda db, run_id, folder: vacuum(db),
+    "back up": lambda db, run_id, folder: back_up_database(db),
+    "make a bundle": lambda db, run_id, folder: write_bundle(db, [run_id], folder / "s.emtc", THIN, made_by="test"),
+    "import a bundle": lambda db, run_id, folder: import_bundle(db, folder / "first.emtc"),
+    "create a database": create_other,
+}
 
 
-def test_the_environment_forbids_every_write(recorded: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    path, _ = recorded
+@pytest.mark.parametrize("write", WRITES)
+def test_the_environment_forbids_every_write(
+    recorded: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    path, run_id = recorded
+    writable = open_database(f"sqlite:///{path}")
+    finish_run(writable, run_id, "finished")
+    write_bundle(writable, [run_id], tmp_path / "first.emtc", THIN, made_by="test")
+    writable.dispose()
+    checkpoint = path.with_suffix(".files") / run_id / "checkpoint-000000000030.pt"
+    checkpoint.write_bytes(b"x")
     monkeypatch.setenv("EMTC_READ_ONLY", "1")
     db = open_database(f"sqlite:///{path}")
-    assert len(list_runs(db)) == 1
-    with pytest.raises(StorageError, match="read-only"):
-        create_run(db, CONFIG, target_steps=100, versions={})
-    with pytest.raises(StorageError, match=f"{path}x"):
-        open_database(f"sqlite:///{path}x")
+    places = {place.name for place in tmp_path.iterdir()}
+    with pytest.raises(StorageError, match="EMTC_READ_ONLY" if write != "create a database" else r"other\.db"):
+        WRITES[write](db, run_id, tmp_path)
+    assert [(row["id"], row["env_steps"]) for _, row in list_runs(db).iterrows()] == [(run_id, 30)]
+    assert get_trajectory(db, run_id, 1).length == 10
+    assert checkpoint.exists()
+    assert {place.name for place in tmp_path.iterdir()} == places
     db.dispose()

@@ -17,7 +17,6 @@ from storage.engine import Database, open_database
 from storage.recording.batch import make_batch
 from storage.recording.statements import write_batch
 from storage.runs.changes import create_run
-from storage.runs.removal import remove_run
 from tests.storage.records import CONFIG, make_episode
 
 DELETE = text("DELETE FROM runs WHERE id = :run")
@@ -35,24 +34,6 @@ def count_transitions(db: Database, run_id: str) -> int:
 
 def make_run(db: Database) -> str:
     return create_run(db, CONFIG, target_steps=1000, versions={})
-
-
-def test_transitions_of_a_run_that_does_not_exist_are_refused_with_the_whole_batch(db: Database):
-    with pytest.raises(RunNotFoundError), db.transaction() as connection:
-        write_episode(connection, "nowhere")
-    assert count_transitions(db, "nowhere") == 0
-
-
-def test_transitions_go_with_their_run_and_no_others(db: Database):
-    run_id, other = make_run(db), make_run(db)
-    with db.transaction() as connection:
-        write_episode(connection, run_id)
-        write_episode(connection, other)
-        connection.execute(text("UPDATE runs SET status = 'finished'"))
-    n = count_transitions(db, other)
-    remove_run(db, run_id)
-    assert (count_transitions(db, run_id), count_transitions(db, other)) == (0, n)
-    assert n > 0
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Row, func, select, update
 
-from emtc_core.errors import DataRemovedError, RunStateError, StorageError
+from emtc_core.errors import RunStateError, StorageError
 from storage.engine import PAGE_BYTES, Database, open_database
 from storage.files import run_folder
 from storage.maintenance.backup import back_up_database, list_active_runs, vacuum
@@ -19,7 +19,8 @@ from storage.maintenance.sizes import measure_sizes
 from storage.maintenance.thin import RemovedData, Thinning, count_thinning, thin_run
 from storage.models import EpisodeRow, Run, SnapshotRow, Transition, TransitionSummary
 from storage.queries.curves import evaluations
-from storage.queries.episodes import get_trajectory, list_episodes
+from storage.queries.episodes import get_trajectory
+from storage.queries.memory import list_snapshots
 from storage.recording.writer import DatabaseRecorder
 from storage.runs import removal
 from storage.runs.changes import create_run, finish_run, start_run
@@ -92,72 +93,43 @@ def _log_bytes(path: Path) -> int:
     return path.with_name(f"{path.name}-wal").stat().st_size
 
 
-def test_what_goes_is_counted_first_and_then_gone(db: Database, ended: str) -> None:
-    counted = count_thinning(db, ended, ALL)
-    assert (counted.trajectories, counted.transitions, counted.snapshots, counted.checkpoints) == (12, 120, 1, 2)
-    assert "12 trajectories, 120 transitions, 1 snapshot, 2 checkpoints (about " in str(counted)
-    assert count(db, Transition) == 120
-    before = measure_sizes(db).runs[0].total
-    assert thin_run(db, ended, ALL) == counted
-    assert measure_sizes(db).runs[0].total < before
-    assert (count(db, Transition), count(db, SnapshotRow), count(db, EpisodeRow)) == (0, 2, 12)
-    assert [place.name for place in run_folder(db, ended).iterdir()] == ["log.txt"]
-    assert thin_run(db, ended, Thinning(trajectories=True, transitions=True, checkpoints=True)) == RemovedData()
-
-
 def read_sums(db: Database) -> list[Row[Any]]:
     with db.read() as connection:
         return list(connection.execute(select(TransitionSummary.__table__)).all())
 
 
-def test_curves_and_invariants_outlive_a_thinning(db: Database, ended: str) -> None:
-    sums, curve = read_sums(db), evaluations(db, ended)
-    thin_run(db, ended, ALL)
+def test_a_thinning_removes_what_it_counted_and_keeps_curves_and_invariants(db: Database, ended: str) -> None:
+    sums, curve, whole = read_sums(db), evaluations(db, ended), measure_sizes(db).runs[0].total
+    counted = count_thinning(db, ended, ALL)
+    assert (counted.trajectories, counted.transitions, counted.snapshots, counted.checkpoints) == (12, 120, 1, 2)
+    assert count(db, Transition) == 120
+    assert thin_run(db, ended, ALL) == counted
+    assert measure_sizes(db).runs[0].total < whole
+    assert (count(db, Transition), count(db, SnapshotRow), count(db, EpisodeRow)) == (0, 2, 12)
+    assert [place.name for place in run_folder(db, ended).iterdir()] == ["log.txt"]
     assert read_sums(db) == sums
     assert sums[0].n == 120
     assert evaluations(db, ended).equals(curve)
-    assert len(list_episodes(db, ended)) == 12
     assert check_database(db) == []
+    assert thin_run(db, ended, Thinning(trajectories=True, transitions=True, checkpoints=True)) == RemovedData()
+    assert list_snapshots(db, ended)["env_step"].tolist() == [40, 120], "the last one and every second before it"
+    thin_run(db, ended, Thinning(snapshots_every=1000))
+    assert list_snapshots(db, ended)["env_step"].tolist() == [120]
 
 
-def test_a_thinned_trajectory_is_said_to_be_so(db: Database, ended: str) -> None:
-    thin_run(db, ended, Thinning(trajectories=True))
-    with pytest.raises(DataRemovedError, match=r"\b3\b"):
-        get_trajectory(db, ended, 3)
-
-
-def test_a_replay_without_its_transitions_has_no_verdicts(db: Database, ended: str) -> None:
+def test_a_run_without_its_transitions_is_replayed_without_the_gate_and_not_resumed(db: Database, ended: str) -> None:
     whole = get_trajectory(db, ended, 3)
+    assert find_resume_error(db, ended, 40) is None
     thin_run(db, ended, Thinning(transitions=True))
     thinned = get_trajectory(db, ended, 3)
     assert (thinned.delta_mem, thinned.beta, thinned.tau) == (None, None, None)
     assert (thinned.state == whole.state).all()
-
-
-def test_a_run_without_its_transitions_does_not_go_on(db: Database, ended: str) -> None:
-    assert find_resume_error(db, ended, 40) is None
-    thin_run(db, ended, Thinning(transitions=True))
     assert "thinned away" in (find_resume_error(db, ended, 40) or "")
 
 
-def test_the_last_snapshot_and_every_nth_before_it_stay(db: Database, ended: str) -> None:
-    with db.read() as connection:
-        first, _, last = connection.execute(select(SnapshotRow.id).order_by(SnapshotRow.env_step)).scalars()
-    thin_run(db, ended, Thinning(snapshots_every=2))
-    with db.read() as connection:
-        assert list(connection.execute(select(SnapshotRow.id).order_by(SnapshotRow.env_step)).scalars()) == [
-            first,
-            last,
-        ]
-    thin_run(db, ended, Thinning(snapshots_every=1000))
-    with db.read() as connection:
-        assert list(connection.execute(select(SnapshotRow.id)).scalars()) == [last]
-
-
-@pytest.mark.parametrize("status", ["running", "paused"])
-def test_a_run_at_work_is_left_alone(db: Database, ended: str, status: str) -> None:
+def test_a_run_at_work_is_left_alone(db: Database, ended: str) -> None:
     with db.transaction() as connection:
-        connection.execute(update(Run).values(status=status, heartbeat_at=func.now()))
+        connection.execute(update(Run).values(status="running", heartbeat_at=func.now()))
     for act in (count_thinning, thin_run):
         with pytest.raises(RunStateError, match=ended):
             act(db, ended, ALL)
@@ -177,26 +149,6 @@ def test_a_thinning_that_was_cut_short_goes_on(db: Database, ended: str, monkeyp
     assert check_run(db, ended) == []
 
 
-def test_a_thinned_run_can_be_deleted(db: Database, ended: str) -> None:
-    thin_run(db, ended, ALL)
-    removal.remove_run(db, ended)
-    assert count(db, Run) == count(db, EpisodeRow) == 0
-
-
-def test_a_delete_goes_in_bounded_transactions(db: Database, ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.runs.removal._DELETE_STEPS", 40)
-    left: list[int] = []
-    begin = Database.transaction
-
-    def watched(self: Database):
-        left.append(count(self, Transition))
-        return begin(self)
-
-    monkeypatch.setattr(Database, "transaction", watched)
-    removal.remove_run(db, ended)
-    assert left == [120, 80, 40]
-
-
 def test_a_vacuum_gives_the_room_back(ready_sqlite_url: str) -> None:
     db = open_database(ready_sqlite_url)
     run_id = create_run(db, CONFIG, target_steps=10**5, versions={})
@@ -211,31 +163,12 @@ def test_a_vacuum_gives_the_room_back(ready_sqlite_url: str) -> None:
     db.dispose()
 
 
-def test_a_database_that_was_opened_read_only_is_not_vacuumed(db: Database) -> None:
-    reader = open_database(db.url, read_only=True)
-    with pytest.raises(StorageError, match="read-only"):
-        vacuum(reader)
-    reader.dispose()
-
-
 @pytest.mark.postgres
 def test_a_server_is_vacuumed_and_not_copied(ready_postgres_url: str) -> None:
     db = open_database(ready_postgres_url)
     assert vacuum(db).after > 0
     with pytest.raises(StorageError, match="SQLite"):
         back_up_database(db)
-    db.dispose()
-
-
-def test_a_backup_is_whole_private_and_opens(ready_sqlite_url: str) -> None:
-    db = open_database(ready_sqlite_url)
-    run_id = create_run(db, CONFIG, target_steps=100, versions={})
-    record_everything(db, run_id)
-    place = back_up_database(db)
-    assert stat.S_IMODE(place.stat().st_mode) == 0o600
-    copy = open_database(f"sqlite:///{place}", read_only=True)
-    assert check_run(copy, run_id) == []
-    copy.dispose()
     db.dispose()
 
 
@@ -251,7 +184,7 @@ def test_a_backup_replaces_nothing(ready_sqlite_url: str, tmp_path: Path) -> Non
     db.dispose()
 
 
-def test_a_backup_ends_and_is_consistent_although_others_write_without_a_pause(ready_sqlite_url: str) -> None:
+def test_a_backup_is_private_and_consistent_although_others_write_without_a_pause(ready_sqlite_url: str) -> None:
     db = open_database(ready_sqlite_url)
     record_everything(db, create_run(db, CONFIG, target_steps=100, versions={}))
     stop = threading.Event()
@@ -269,32 +202,26 @@ def test_a_backup_ends_and_is_consistent_although_others_write_without_a_pause(r
         writer.join()
     with closing(sqlite3.connect(place)) as copy:
         assert copy.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
     backup = open_database(f"sqlite:///{place}")
     assert check_database(backup) == []
     backup.dispose()
     db.dispose()
 
 
-def test_a_check_of_a_database_names_the_runs_with_wrong_rows(db: Database, ended: str) -> None:
-    other = create_run(db, CONFIG, target_steps=100, versions={})
+def test_a_check_names_every_run_with_wrong_or_unreadable_rows(db: Database, ended: str) -> None:
+    unreadable, wrong = (create_run(db, CONFIG, target_steps=100, versions={}) for _ in range(2))
+    record_everything(db, unreadable)
     assert check_database(db) == []
     with db.transaction() as connection:
-        connection.execute(update(Transition).where(Transition.env_step == 5).values(beta=0.123))
-        connection.execute(update(Run).where(Run.id == other).values(env_steps=7))
+        connection.execute(update(EpisodeRow).where(EpisodeRow.run_id == unreadable).values(trajectory=b"no array"))
+        beta = update(Transition).where(Transition.run_id == ended, Transition.env_step == 5)
+        connection.execute(beta.values(beta=0.123))
+        connection.execute(update(Run).where(Run.id == wrong).values(env_steps=7))
     errors = check_database(db)
+    assert {error.partition(":")[0] for error in errors} == {ended, unreadable, wrong}
     assert any(ended in error and "beta" in error for error in errors)
-    assert any(other in error and "env_steps" in error for error in errors)
-
-
-def test_a_check_of_a_database_goes_on_after_a_run_that_cannot_be_read(db: Database, ended: str) -> None:
-    with db.transaction() as connection:
-        connection.execute(update(SnapshotRow).values(slot=b"no array"))
-        connection.execute(update(EpisodeRow).values(trajectory=b"no array"))
-    other = create_run(db, CONFIG, target_steps=100, versions={})
-    with db.transaction() as connection:
-        connection.execute(update(Run).where(Run.id == other).values(env_steps=7))
-    errors = check_database(db)
-    assert {error.partition(":")[0] for error in errors} == {ended, other}
+    assert any(wrong in error and "env_steps" in error for error in errors)
 
 
 def test_a_check_of_a_file_finds_damaged_pages(ready_sqlite_url: str) -> None:
@@ -313,14 +240,3 @@ def test_a_check_of_a_file_finds_damaged_pages(ready_sqlite_url: str) -> None:
     assert errors
     assert all("file is damaged" in error for error in errors)
     damaged.dispose()
-
-
-def test_a_server_that_only_shows_keeps_everything(db: Database, ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EMTC_READ_ONLY", "1")
-    shown = open_database(db.url)
-    for act in (lambda: thin_run(shown, ended, ALL), lambda: vacuum(shown), lambda: back_up_database(shown)):
-        with pytest.raises(StorageError, match="EMTC_READ_ONLY"):
-            act()
-    assert len(list(run_folder(db, ended).iterdir())) == 3
-    assert count(shown, Transition) == 120
-    shown.dispose()

@@ -35,12 +35,6 @@ def test_an_entry_is_read_as_it_was_written(db: Database, run_id: str) -> None:
     assert get_figure(db, made) == FIGURE
 
 
-def test_a_note_needs_neither_figure_nor_run(db: Database) -> None:
-    row = get_entry(db, create_entry(db, title="Idea"))
-    assert (row.run_id, row.view, row.has_figure, row.cited_runs, row.body) == (None, None, False, [], "")
-    assert get_figure(db, row.id) is None
-
-
 def test_an_entry_outlives_the_run_that_it_cites(db: Database, run_id: str) -> None:
     made = create_entry(db, title="Kept", run_id=run_id, figure=FIGURE, view=cite(run_id))
     remove_run(db, run_id)
@@ -51,29 +45,27 @@ def test_an_entry_outlives_the_run_that_it_cites(db: Database, run_id: str) -> N
     assert [found.id for found in list_entries(db, run_id=run_id)] == [made]
 
 
-def test_a_run_that_is_gone_when_the_figure_is_pinned_is_left_out(db: Database) -> None:
-    made = create_entry(db, title="Late", run_id="gone2345", view=cite("gone2345"))
-    assert get_entry(db, made).run_id is None
-
-
-def test_entries_come_newest_first(db: Database) -> None:
-    made = [create_entry(db, title=title) for title in ("one", "two", "three")]
-    assert [row.id for row in list_entries(db)] == made[::-1]
-
-
-def test_a_search_finds_every_word_in_title_or_body_in_any_case(db: Database) -> None:
-    first = create_entry(db, title="Überschätzung der Q-Werte", body="on corridor")
-    create_entry(db, title="Other", body="on corridor")
-    assert [row.id for row in list_entries(db, text="CORRIDOR überschätzung")] == [first]
-    assert len(list_entries(db, text=" corridor ")) == 2
-    assert list_entries(db, text="%") == []
-
-
-def test_entries_are_filtered_by_the_run_that_they_cite(db: Database, run_id: str) -> None:
-    mine = create_entry(db, title="mine", run_id=run_id)
-    several = create_entry(db, title="several", view={"runs": [{"id": "abcd2345"}, {"id": run_id}]})
-    create_entry(db, title="none")
-    assert {row.id for row in list_entries(db, run_id=run_id)} == {mine, several}
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({}, ["Q-Werte", "Überschätzung", "Idea"]),
+        ({"text": "CORRIDOR überschätzung"}, ["Überschätzung"]),
+        ({"text": " corridor "}, ["Q-Werte", "Überschätzung"]),
+        ({"text": "%"}, []),
+        ({"run_id": "cited234"}, ["Q-Werte", "Überschätzung"]),
+        ({"run_id": "cited234", "text": "q-werte"}, ["Q-Werte"]),
+    ],
+    ids=str,
+)
+def test_entries_with_all_words_and_the_run_are_listed_newest_first(
+    sqlite_db: Database, options: dict[str, str], found: list[str]
+) -> None:
+    create_entry(sqlite_db, title="Idea")
+    create_entry(
+        sqlite_db, title="Überschätzung", body="on corridor", view={"runs": [{"id": "abcd2345"}, {"id": "cited234"}]}
+    )
+    create_entry(sqlite_db, title="Q-Werte", body="on Corridor", run_id="cited234", view=cite("cited234"))
+    assert [row.title for row in list_entries(sqlite_db, **options)] == found
 
 
 def test_one_press_makes_one_entry_however_often_it_arrives(db: Database) -> None:
@@ -110,21 +102,9 @@ def test_a_deleted_entry_comes_back_as_it_was(db: Database, run_id: str) -> None
     before = get_entry(db, made)
     deleted = delete_entry(db, made)
     assert list_entries(db) == []
+    with pytest.raises(EntryNotFoundError, match=rf"\b{made}\b"):
+        get_entry(db, made)
     restore_entry(db, deleted)
     restore_entry(db, deleted)
     assert list_entries(db) == [before]
     assert get_figure(db, made) == FIGURE
-
-
-def test_an_unknown_entry_is_one_sentence_and_one_action(db: Database) -> None:
-    for act in (get_entry, get_figure, delete_entry):
-        with pytest.raises(EntryNotFoundError, match=r"\b77\b"):
-            act(db, 77)
-    with pytest.raises(EntryNotFoundError):
-        edit_entry(db, 77, title="x", body="")
-
-
-def test_the_id_of_a_deleted_entry_is_not_given_again(db: Database) -> None:
-    made = create_entry(db, title="one")
-    delete_entry(db, made)
-    assert create_entry(db, title="two") > made

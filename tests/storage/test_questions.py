@@ -22,10 +22,16 @@ from storage.runs.control import (
     list_evaluation_requests,
     send_command,
 )
-from storage.runs.removal import remove_run, rewind_run
+from storage.runs.removal import rewind_run
 from storage.runs.rows import find_run
 from tests.storage.records import ME, make_evaluation, record_episodes
 from tests.storage.test_control import wait_for
+
+
+@pytest.fixture
+def db(sqlite_db: Database) -> Database:
+    """SQLite alone: the statements are simple."""
+    return sqlite_db
 
 
 def start_with_episodes(db: Database, run_id: str, episodes: int = 3) -> DatabaseRecorder:
@@ -63,13 +69,14 @@ def test_a_question_reaches_the_trainer_with_its_number_and_its_episode(db: Data
     ]
 
 
-def test_an_answer_is_in_no_curve_and_collides_with_no_evaluation_of_its_step(db: Database, run_id: str) -> None:
+def test_an_answer_is_stored_once_and_apart_from_curves_and_evaluations(db: Database, run_id: str) -> None:
     recorder = start_with_episodes(db, run_id)
     recorder.record_evaluation(make_evaluation(10, wins=1))
     recorder.flush()
     before = find_run(db, run_id)
-    number = send_command(db, run_id, "evaluate")
-    recorder.record_answer(AnswerRecord(number, make_evaluation(30, wins=4)))
+    number = send_command(db, run_id, "play", episode=3)
+    for _ in range(2):
+        recorder.record_answer(AnswerRecord(number, make_evaluation(30, wins=4), again_of=3))
     recorder.flush()
     after = find_run(db, run_id)
     assert (after.win_rate, after.return_mean, after.mu_w) == (before.win_rate, before.return_mean, before.mu_w)
@@ -78,24 +85,12 @@ def test_an_answer_is_in_no_curve_and_collides_with_no_evaluation_of_its_step(db
     assert evaluations(db, run_id)["win_rate"].tolist() == [0.25, 0.5]
     answer = read(db, run_id, number).answer
     assert answer is not None
-    assert (answer.env_step, answer.wins, answer.episodes, answer.repeated_episode) == (30, 4, 4, None)
+    assert rows(db, "asked_evaluations") == 1
+    assert (answer.env_step, answer.wins, answer.episodes, answer.repeated_episode) == (30, 4, 4, 3)
     kept = find_playbacks(db, run_id).frame
     assert kept[["env_step", "episode"]].to_numpy().tolist() == [[30, 0], [30, answer.playback], [10, 0]]
     assert get_playback(db, run_id, 30, answer.playback).won
     assert check_run(db, run_id) == []
-
-
-def test_an_answer_that_is_written_twice_stands_once(db: Database, run_id: str) -> None:
-    recorder = start_with_episodes(db, run_id)
-    number = send_command(db, run_id, "play", episode=3)
-    answer = AnswerRecord(number, make_evaluation(30, wins=1, episodes=1), again_of=3)
-    recorder.record_answer(answer)
-    recorder.record_answer(answer)
-    recorder.close()
-    assert (rows(db, "asked_evaluations"), rows(db, "eval_episodes")) == (1, 1)
-    found = read(db, run_id, number)
-    assert found.answer is not None
-    assert (found.stage, found.answer.repeated_episode) == ("answered", 3)
 
 
 def test_a_resume_takes_the_answers_of_superseded_steps_with_them_and_numbers_none_anew(
@@ -124,15 +119,6 @@ def test_a_resume_takes_the_answers_of_superseded_steps_with_them_and_numbers_no
     recorder.close()
     assert find_playbacks(db, run_id).frame["episode"].tolist() == [get_first_playback(kept), get_first_playback(again)]
     assert read(db, run_id, again).stage == "answered"
-
-
-def test_answers_go_with_their_run(db: Database, run_id: str) -> None:
-    recorder = start_with_episodes(db, run_id)
-    recorder.record_answer(AnswerRecord(send_command(db, run_id, "evaluate"), make_evaluation(0)))
-    recorder.close()
-    finish_run(db, run_id, "stopped")
-    remove_run(db, run_id)
-    assert [rows(db, table) for table in ("asked_evaluations", "commands", "eval_episodes")] == [0, 0, 0]
 
 
 def test_what_nobody_can_answer_is_refused_in_words(db: Database, run_id: str) -> None:

@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -48,10 +48,12 @@ def missing(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("gated", [True, False])
-def test_every_transition_is_stored_as_it_was_recorded(db: Database, run_id: str, gated: bool) -> None:
-    recorder = DatabaseRecorder(db, run_id)
+def test_every_transition_is_stored_as_it_was_recorded_when_flush_returns(
+    db: Database, run_id: str, gated: bool
+) -> None:
+    recorder = DatabaseRecorder(db, run_id, linger_s=60)
     record_episodes(recorder, 3, gated=gated)
-    recorder.close()
+    recorder.flush()
     expected = []
     for episode in (1, 2, 3):
         record = make_episode(episode, 10 * episode - 9, gated=gated)
@@ -68,6 +70,7 @@ def test_every_transition_is_stored_as_it_was_recorded(db: Database, run_id: str
     assert [tuple(row) for row in rows] == expected
     assert sum(row.h is None for row in rows) == (3 if gated else 30)
     assert check_run(db, run_id) == []
+    recorder.close()
 
 
 def test_a_trajectory_is_read_as_it_was_recorded(db: Database, run_id: str) -> None:
@@ -105,14 +108,15 @@ def test_all_records_together_satisfy_the_invariants(db: Database, run_id: str) 
         ("UPDATE episodes SET trajectory = (SELECT trajectory FROM episodes WHERE episode = 3)", "was not written by"),
     ],
 )
-def test_the_check_finds_each_kind_of_damage(db: Database, run_id: str, damage: str, said: str) -> None:
-    recorder = DatabaseRecorder(db, run_id)
+def test_the_check_finds_each_kind_of_damage(sqlite_db: Database, damage: str, said: str) -> None:
+    run_id = create_run(sqlite_db, CONFIG, target_steps=1000, versions={})
+    recorder = DatabaseRecorder(sqlite_db, run_id)
     record_episodes(recorder, 3)
     recorder.record_snapshot(make_snapshot(30, 3))
     recorder.close()
-    with db.transaction() as connection:
+    with sqlite_db.transaction() as connection:
         connection.execute(text(damage))
-    assert any(said in breach for breach in check_run(db, run_id)), check_run(db, run_id)
+    assert any(said in breach for breach in check_run(sqlite_db, run_id)), check_run(sqlite_db, run_id)
 
 
 def test_at_every_moment_the_steps_are_without_a_gap(db: Database, run_id: str) -> None:
@@ -148,32 +152,31 @@ def test_numbers_recorded_twice_keep_the_last_value(db: Database, run_id: str) -
         assert connection.execute(text("SELECT count(*), min(size) FROM snapshots")).one() == (1, 20)
 
 
-def test_an_unregistered_metric_is_refused_at_once(db: Database, run_id: str) -> None:
-    recorder = DatabaseRecorder(db, run_id)
-    with pytest.raises(ValueError, match="train/magic"):
-        recorder.record_metrics(1, {"train/magic": 1.0})
-    recorder.close()
+WRONG: dict[str, tuple[Callable[[DatabaseRecorder], None], str]] = {
+    "an unknown metric": (lambda recorder: recorder.record_metrics(1, {"train/magic": 1.0}), "train/magic"),
+    "a step again": (lambda recorder: recorder.record_episode(make_episode(2, 1)), r"\b11\b"),
+    "a gap": (lambda recorder: recorder.record_episode(make_episode(2, 12)), r"\b11\b"),
+    "no step": (
+        lambda recorder: recorder.record_episode(replace(make_episode(2, 11), reward=np.zeros(0, np.float32))),
+        r"\b11\b",
+    ),
+}
 
 
-def test_an_episode_must_continue_the_run(db: Database, run_id: str) -> None:
-    recorder = DatabaseRecorder(db, run_id)
+@pytest.mark.parametrize("record", WRONG)
+def test_a_wrong_record_is_refused_at_once_and_the_recording_continues(sqlite_db: Database, record: str) -> None:
+    run_id = create_run(sqlite_db, CONFIG, target_steps=1000, versions={})
+    recorder = DatabaseRecorder(sqlite_db, run_id)
     record_episodes(recorder, 1)
-    for first in (1, 12):
-        with pytest.raises(ValueError, match=r"\b11\b"):
-            recorder.record_episode(make_episode(2, first))
+    act, word = WRONG[record]
+    with pytest.raises(ValueError, match=word):
+        act(recorder)
     recorder.close()
-    later = DatabaseRecorder(db, run_id)
+    later = DatabaseRecorder(sqlite_db, run_id)
     record_episodes(later, 1, start=2)
     later.close()
-    assert check_run(db, run_id) == []
-
-
-def test_flush_returns_when_the_rows_are_there(db: Database, run_id: str) -> None:
-    recorder = DatabaseRecorder(db, run_id, linger_s=60)
-    record_episodes(recorder, 2)
-    recorder.flush()
-    assert read_steps(db, run_id) == list(range(1, 21))
-    recorder.close()
+    assert read_steps(sqlite_db, run_id) == list(range(1, 21))
+    assert check_run(sqlite_db, run_id) == []
 
 
 def test_a_closed_recorder_takes_nothing_and_may_be_closed_again(db: Database, run_id: str) -> None:
@@ -325,14 +328,12 @@ def test_a_commit_whose_answer_was_lost_is_not_written_twice(db: Database, monke
 
 def test_a_run_waits_for_a_lock_to_go_back_and_to_end(patient: Database) -> None:
     run_id = create_run(patient, CONFIG, target_steps=1, versions={}, token=(token := make_token()))
-    assert patient.path is not None
     recorder = DatabaseRecorder(patient, run_id, token=token)
     record_episodes(recorder, 2)
     recorder.flush()
-    for act in (
-        lambda: recorder.supersede(10, checkpoint="checkpoint-000000000010.pt"),
-        lambda: retry_transient(patient, lambda: finish_run(patient, run_id, "stopped", token=token)),
-    ):
+
+    def wait_for_lock(act: Callable[[], None]) -> None:
+        assert patient.path is not None
         with closing(sqlite3.connect(patient.path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             waiting = threading.Thread(target=act)
@@ -341,8 +342,14 @@ def test_a_run_waits_for_a_lock_to_go_back_and_to_end(patient: Database) -> None
             assert waiting.is_alive()
             other.execute("ROLLBACK")
             waiting.join(30)
-    recorder.close()
-    assert (find_run(patient, run_id).env_steps, find_run(patient, run_id).status) == (10, "stopped")
+
+    wait_for_lock(lambda: recorder.supersede(10, checkpoint="checkpoint-000000000010.pt"))
+    record_episodes(recorder, 2, start=2)
+    recorder.flush()
+    wait_for_lock(lambda: retry_transient(patient, lambda: finish_run(patient, run_id, "stopped", token=token)))
+    recorder.abandon()
+    assert (find_run(patient, run_id).env_steps, find_run(patient, run_id).status) == (30, "stopped")
+    assert check_run(patient, run_id) == []
 
 
 def test_two_recorders_and_a_reader_never_meet_a_lock(db: Database) -> None:

@@ -2,14 +2,18 @@
 
 import pytest
 
-from emtc_core.errors import RunNotFoundError, RunStateError
 from storage.engine import Database
 from storage.files import run_folder
 from storage.recording.writer import DatabaseRecorder
-from storage.runs.changes import start_again, start_run
-from storage.runs.removal import count_run_contents, remove_run
-from storage.runs.rows import find_run
-from tests.storage.records import ME, make_evaluation, make_snapshot, record_episodes
+from storage.runs.changes import start_again
+from storage.runs.removal import count_run_contents
+from tests.storage.records import make_evaluation, make_snapshot, record_episodes
+
+
+@pytest.fixture
+def db(sqlite_db: Database) -> Database:
+    """SQLite alone: `test_runs` deletes on both databases."""
+    return sqlite_db
 
 
 @pytest.fixture
@@ -33,20 +37,3 @@ def test_what_goes_is_named_and_counted_first(db: Database, recorded: str) -> No
     assert (found.entries, found.children, found.files, found.size_bytes) == (0, 1, 2, 8)
     assert str(run_folder(db, recorded)) in str(found)
     assert "30 transitions in 3 episodes" in str(found)
-
-
-def test_the_folder_goes_with_the_rows(db: Database, recorded: str) -> None:
-    child = start_again(db, recorded, versions={})
-    remove_run(db, recorded)
-    assert not run_folder(db, recorded).exists()
-    with pytest.raises(RunNotFoundError):
-        find_run(db, recorded)
-    assert find_run(db, child).parent_id == recorded
-
-
-def test_nothing_goes_while_somebody_works(db: Database, recorded: str) -> None:
-    start_run(db, recorded, **ME)
-    with pytest.raises(RunStateError, match=recorded):
-        remove_run(db, recorded)
-    assert (run_folder(db, recorded) / "log.txt").exists()
-    assert find_run(db, recorded).env_steps == 30

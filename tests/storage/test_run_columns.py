@@ -13,9 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.models import SCHEMA_VERSION, Run
-from storage.queries.run_search import SORTS
-from storage.queries.search_terms import SEARCH_KEYS
+from storage.models import SCHEMA_VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 DECLARATION = """    priority: Mapped[int | None] = column(
@@ -111,14 +109,3 @@ def test_one_declaration_adds_a_column_to_searches_bundles_the_python_interface_
         "tooltip": "runs with a larger number matter more",
         "sort_label": "Priority",
     }
-
-
-def test_keys_of_searches_and_orders_are_unique() -> None:
-    uses = [column.info["use"] for column in Run.__table__.columns if "use" in column.info]
-    searches, sorts = [use.search for use in uses if use.search], [use.sort for use in uses if use.sort]
-    computed = (
-        {"status", "preset", "imported", "gate", "final_rate"},
-        {"status", "preset", "progress", "gate", "duration", "final_rate"},
-    )
-    assert sorted([*searches, *computed[0]]) == sorted(SEARCH_KEYS)
-    assert sorted([*sorts, *computed[1]]) == sorted(SORTS)

@@ -19,7 +19,7 @@ from storage.queries.search_terms import MAX_TERMS
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.claims import claim_to_train, make_token
-from storage.runs.labels import check_tags, note_runs, set_visibility, tag_runs
+from storage.runs.labels import check_tags, set_visibility, tag_runs
 from storage.runs.rows import find_run
 from tests.reference import run_table as reference
 from tests.storage.records import CONFIG, ME, make_evaluation
@@ -209,9 +209,9 @@ def test_a_value_is_found_in_each_of_its_forms(db: Database, term: str, matches:
     ],
     ids=lambda options: next(iter(options.values()))[:20],
 )
-def test_an_invalid_search_is_refused(db: Database, options: dict[str, str]) -> None:
+def test_an_invalid_search_is_refused(sqlite_db: Database, options: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
-        run_page(db, RunFilter(text=options.get("text", "")), sort=options.get("sort", ""))
+        run_page(sqlite_db, RunFilter(text=options.get("text", "")), sort=options.get("sort", ""))
 
 
 @pytest.mark.parametrize(
@@ -234,16 +234,11 @@ def test_tags_are_added_and_taken_away_from_all_or_none(db: Database) -> None:
 
 
 @pytest.mark.parametrize("tag", ["", " ", "a,b", "x" * 65, "a\nb", "a\x1b[2J", " a"])
-def test_what_is_no_tag_is_refused(db: Database, run_id: str, tag: str) -> None:
+def test_what_is_no_tag_is_refused(sqlite_db: Database, tag: str) -> None:
+    run_id = create_run(sqlite_db, CONFIG, target_steps=1000, versions={})
     with pytest.raises(RunStateError, match="tag"):
-        tag_runs(db, [run_id], add=[tag])
+        tag_runs(sqlite_db, [run_id], add=[tag])
     assert check_tags(["b", "a", "b"]) == ["a", "b"]
-
-
-def test_notes_get_a_line_each(db: Database, run_id: str) -> None:
-    assert note_runs(db, [run_id], "first") == 1
-    note_runs(db, [run_id], "second")
-    assert find_run(db, run_id).notes == "first\nsecond"
 
 
 def test_shelves_take_runs_out_of_sight_and_bring_them_back(db: Database) -> None:

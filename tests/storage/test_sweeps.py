@@ -1,20 +1,15 @@
 """Sweeps in the database: saved once, claimed once, freed by a death, stopped and continued."""
 
-import threading
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import select, update
 
-from emtc_core.errors import StorageError
-from storage.engine import Database, open_database
+from storage.engine import Database
 from storage.models import Run, SweepRow
 from storage.runs.changes import finish_run, start_run
 from storage.runs.claims import ClaimedRun, RunClaimer
-from storage.runs.control import send_command
-from storage.runs.rows import find_run
-from storage.runs.status import START_LIMIT_S
 from storage.runs.sweeps import (
     PlannedRun,
     Progress,
@@ -28,13 +23,18 @@ from storage.runs.sweeps import (
     requeue,
     save_sweep,
     stop_sweep,
-    sweep_runs,
     write_search_heartbeat,
     write_worker_heartbeat,
 )
 from tests.storage.records import CONFIG
 
 SWEEP = "ab12cd34"
+
+
+@pytest.fixture
+def db(sqlite_db: Database) -> Database:
+    """SQLite alone: the locks of claims are tested on both databases in `test_claims`."""
+    return sqlite_db
 
 
 def planned(n: int) -> list[PlannedRun]:
@@ -58,13 +58,6 @@ def claim_one(claimer: RunClaimer) -> ClaimedRun:
 
 def train(db: Database, claim: ClaimedRun) -> None:
     start_run(db, claim.run_id, device="cpu", token=claim.token)
-
-
-def test_saving_again_queues_only_what_is_new(db: Database) -> None:
-    assert save(db, 3) == 3
-    assert save(db, 3) == 0
-    assert save(db, 5) == 2
-    assert [run.name for run in sweep_runs(db, SWEEP)] == [f"run {i}" for i in range(5)]
 
 
 def test_a_finished_run_out_of_a_bundle_is_not_trained_again(db: Database) -> None:
@@ -126,84 +119,21 @@ def test_one_process_at_a_time_owns_a_search(db: Database) -> None:
     assert not get_sweep(db, SWEEP).has_worker
 
 
-def test_runs_are_claimed_in_the_order_of_the_plan_and_no_more_than_fit(db: Database, claimer: RunClaimer) -> None:
-    save(db, 3)
-    claims = [claimer.claim_in_sweep(SWEEP, jobs=2) for _ in range(3)]
-    assert [find_run(db, claim.run_id).name for claim in claims if claim] == ["run 0", "run 1"]
-    assert claims[2] is None
-    assert not any(claim.resume for claim in claims if claim)
-
-
-def test_of_many_workers_of_a_sweep_each_run_has_one(url: str) -> None:
-    db = open_database(url)
-    save(db, 12)
-    claimed: list[str] = []
-
-    def claim_all() -> None:
-        own = open_database(url)
-        claimer = RunClaimer(own)
-        while claim := claimer.claim_in_sweep(SWEEP, jobs=12):
-            claimed.append(claim.run_id)
-        own.dispose()
-
-    threads = [threading.Thread(target=claim_all) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(claimed) == len(set(claimed)) == 12
-    db.dispose()
-
-
-def test_a_claim_whose_trainer_does_not_start_in_time_is_free_again(db: Database, claimer: RunClaimer) -> None:
-    save(db, 1)
-    first = claim_one(claimer)
-    assert claimer.claim_in_sweep(SWEEP, jobs=2) is None
-    with db.transaction() as connection:
-        connection.execute(update(Run).values(claimed_at=datetime.now(UTC) - timedelta(seconds=START_LIMIT_S + 1)))
-    second = claim_one(claimer)
-    assert (second.run_id, second.resume) == (first.run_id, first.resume)
-    assert second.token != first.token
-
-
-def test_a_lost_run_is_claimed_for_a_resume_and_old_commands_are_void(db: Database, claimer: RunClaimer) -> None:
-    save(db, 1)
-    claim = claim_one(claimer)
-    train(db, claim)
-    send_command(db, claim.run_id, "stop")
-    with db.transaction() as connection:
-        connection.execute(update(Run).values(heartbeat_at=datetime.now(UTC) - timedelta(hours=1)))
-    assert claim_one(claimer).resume
-    with db.read() as connection:
-        waiting = connection.exec_driver_sql("SELECT count(*) FROM commands WHERE acknowledged_at IS NULL").scalar()
-    assert waiting == 0
-
-
-def test_a_run_that_trains_is_never_claimed(db: Database, claimer: RunClaimer) -> None:
-    save(db, 1)
-    claim = claim_one(claimer)
-    train(db, claim)
-    assert claimer.claim_in_sweep(SWEEP, jobs=5) is None
-
-
-def test_stopping_empties_the_queue_and_names_what_works(db: Database, claimer: RunClaimer) -> None:
+def test_stopping_empties_the_queue_and_what_did_not_finish_can_be_queued_again(
+    db: Database, claimer: RunClaimer
+) -> None:
     save(db, 3)
     claim = claim_one(claimer)
+    train(db, claim)
     assert stop_sweep(db, SWEEP) == (2, [claim.run_id])
     assert claimer.claim_in_sweep(SWEEP, jobs=5) is None
-    assert get_sweep(db, SWEEP).counts == {"stopped": 2, "starting": 1}
-
-
-def test_stopped_and_failed_runs_queue_again_and_resume(db: Database, claimer: RunClaimer) -> None:
-    save(db, 2)
-    claim = claim_one(claimer)
-    train(db, claim)
     finish_run(db, claim.run_id, "failed", error="no", token=claim.token)
-    stop_sweep(db, SWEEP)
-    assert requeue(db, SWEEP, ("stopped", "failed")) == 2
-    assert get_sweep(db, SWEEP).counts == {"queued": 2}
-    claims = [claimer.claim_in_sweep(SWEEP, jobs=2) for _ in range(2)]
-    assert {claim.resume for claim in claims if claim} == {True, False}
+    assert get_sweep(db, SWEEP).counts == {"stopped": 2, "failed": 1}
+    assert requeue(db, SWEEP, ("stopped", "failed")) == 3
+    assert get_sweep(db, SWEEP).counts == {"queued": 3}
+    claims = [claimer.claim_in_sweep(SWEEP, jobs=3) for _ in range(3)]
+    assert {claim.run_id: claim.resume for claim in claims if claim}[claim.run_id]
+    assert [claim.resume for claim in claims if claim].count(True) == 1
 
 
 def test_progress_names_the_state_and_what_is_left(db: Database, claimer: RunClaimer) -> None:
@@ -220,16 +150,6 @@ def test_progress_names_the_state_and_what_is_left(db: Database, claimer: RunCla
     clear_worker_heartbeat(db, SWEEP)
     sweep = get_sweep(db, SWEEP)
     assert (sweep.state, sweep.progress, sweep.seconds_left(), sweep.has_worker) == ("finished", 1.0, 0.0, False)
-
-
-def test_an_unknown_sweep_is_one_sentence(db: Database, claimer: RunClaimer) -> None:
-    for ask in (
-        lambda: get_sweep(db, "zz"),
-        lambda: stop_sweep(db, "zz"),
-        lambda: claimer.claim_in_sweep("zz", jobs=1),
-    ):
-        with pytest.raises(StorageError, match="zz"):
-            ask()
 
 
 def test_the_time_left_is_shared_among_the_runs_that_can_still_go_on() -> None:
