@@ -2,14 +2,13 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import update
@@ -275,21 +274,24 @@ def test_an_alert_that_cannot_stop_a_run_is_refused_in_stop_on(db, capsys, text)
     assert ", ".join(STOPPABLE) in capsys.readouterr().err
 
 
-def test_watch_prints_new_alerts_and_stops_the_runs_of_its_rule(db):
-    still, busy = start(db, "still"), start(db, "busy")
+def test_watch_prints_new_alerts_and_stops_the_runs_of_its_rule(db, capsys, monkeypatch):
+    still, later, busy = start(db, "still"), start(db, "later"), start(db, "busy")
     record_evaluations(db, still, STAGNATION_EVALUATIONS + 1)
-    options = ["--every", "1", "--stop-on", "stagnation", "--db", db.url]
-    with subprocess.Popen(
-        [sys.executable, "-m", "app.cli.main", "watch", *options],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as watcher:  # fmt: skip
-        assert watcher.stderr is not None
-        assert watcher.stdout is not None
-        assert watcher.stderr.readline().startswith("Watching")
-        assert still in watcher.stderr.readline()
-        assert command_log(db, still)["command"].tolist() == ["stop"]
+
+    def events() -> Iterator[None]:
+        """What happens during each wait between two checks."""
         finish_run(db, busy, "failed", error="No map.")
-        assert "failed busy" in watcher.stdout.readline()
-        watcher.terminate()
-        assert watcher.stdout.read() == "", "an earlier alert is printed again"
-    assert command_log(db, busy).empty
+        yield
+        record_evaluations(db, later, STAGNATION_EVALUATIONS + 1)
+        yield
+        raise KeyboardInterrupt
+
+    waits = events()
+    monkeypatch.setattr("app.cli.watch.time", SimpleNamespace(sleep=lambda seconds: next(waits)))
+    assert run(["watch", "--stop-on", "stagnation", "--db", db.url]) != 0
+    out, err = capsys.readouterr()
+    assert [line.split()[3:5] for line in out.splitlines()] == [["failed", "busy"], ["stagnation", "later"]]
+    assert [line for line in err.splitlines() if "asked to stop" in line] == [
+        f"Run {run_id} was asked to stop." for run_id in (still, later)
+    ]
+    assert [command_log(db, run_id)["command"].tolist() for run_id in (still, later, busy)] == [["stop"], ["stop"], []]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from app.analysis.projections import snapshots
 from app.cli.main import run
 from app.figures.registry import FIGURES, TABLES
 from storage.engine import open_database
@@ -90,13 +91,16 @@ def test_unusable_arguments_write_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_projection_is_computed_once(seeded, capsys) -> None:
+def test_a_projection_is_computed_once(seeded, capsys, monkeypatch) -> None:
     url, run_id = seeded
+    computed, compute = [], snapshots._compute_coordinates
+    monkeypatch.setattr(snapshots, "_compute_coordinates", lambda *args: computed.append(args) or compute(*args))
     printed = []
-    for seed in (1, 1, 2):
+    for seed in (11, 11, 12):
         assert run(["project", run_id, "--method", "pca", "--seed", str(seed), "--db", url, "--json"]) == 0
         printed.append(capsys.readouterr().out)
     assert printed[0] == printed[1] != printed[2]
+    assert len(computed) == 2
 
 
 def test_figures_of_many_runs_choose_their_runs_by_map_and_algorithm(seeded, tmp_path: Path) -> None:
