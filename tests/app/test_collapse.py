@@ -193,11 +193,10 @@ def test_resamples_draw_whole_episodes() -> None:
     value = rng.normal(size=30)
     alone = np.stack([value, np.ones(30)], axis=1)
     drawn = resample_sums(alone, np.arange(30), seed=1)
-    assert (
-        compute_percentile_interval(drawn[:, 0] / drawn[:, 1])[0]
-        < value.mean()
-        < compute_percentile_interval(drawn[:, 0] / drawn[:, 1])[1]
-    )
+    means = drawn[:, 0] / drawn[:, 1]
+    expected = tuple(np.quantile(means, (0.025, 0.975)))
+    assert compute_percentile_interval(np.append(means, np.nan)) == pytest.approx(expected)
+    assert means.std() == pytest.approx(value.std() / 30**0.5, rel=0.1)
     repeated = resample_sums(np.repeat(alone, 8, axis=0), np.repeat(np.arange(30), 8), seed=1)
     np.testing.assert_allclose(repeated, 8 * drawn, err_msg="eight copies of a node are no eight witnesses")
     same = resample_sums(alone, np.zeros(30, np.int64), seed=1)

@@ -107,7 +107,7 @@ def test_mu_w_by_delta_equals_a_calculation_by_hand(studies):
     ids=["svg", "html", "csv"],
 )
 def test_a_heat_map_is_exported_as_image_page_and_numbers(studies, format, start):
-    assert export_figure(draw(studies, "lambda-heatmap"), format, mode="dark").decode().startswith(start)
+    assert export_figure(draw(studies, "lambda-heatmap"), format, mode="dark").startswith(start)
 
 
 def test_the_augmentation_table_lists_measured_combinations_and_marks_the_best(studies):
