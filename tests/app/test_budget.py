@@ -1,7 +1,6 @@
 """Runs of 4,000, 20,000 and 40,000 env steps in one table: read at one budget, or marked so that nobody is misled."""
 
 from contextlib import nullcontext
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -50,18 +49,6 @@ def test_a_short_run_changes_no_number_of_the_others_and_is_left_out_with_its_re
     excluded = "\n".join(table.excluded_lines)
     assert "run short (QMIX on 3m; seed 1): has 2,000 env steps; most runs of its map have 40,000" in excluded
     assert "run long (QPLEX on 3m; seed 1): has 80,000 env steps" in excluded
-
-
-def test_unfinished_runs_of_one_budget_are_compared_at_the_most_that_all_of_them_reached() -> None:
-    finished = [ramp(f"v{k}", 40_000, algo="vdn", seed=k) for k in (1, 2)]
-    half = replace(ramp("half", 40_000, algo="qmix"), status="running", env_steps=20_007)
-    joined = join([*finished, half, ramp("short", 2000, algo="qplex")], for_final_numbers=True, include_unfinished=True)
-    table = tabulate_win_rates(cut_to_budget(joined), Aggregation())
-    assert table.frame["variant"].tolist() == ["QMIX", "VDN"]
-    assert (
-        "Compared at 20,007 env steps, the largest number that all runs reached (shortest: run half)" in table.caption
-    )
-    assert "2 runs are longer: later evaluations are ignored" in table.caption
 
 
 def test_a_longer_run_is_never_read_later_than_the_shorter_ones_ended(unequal) -> None:
