@@ -104,13 +104,6 @@ def with_log_y_axis(panel: Panel) -> Panel:
     return replace(panel, lines=tuple(lines), range=None, from_zero=False, log=True)
 
 
-def complement(line: Line) -> Line:
-    """Replace the values of a line and its band by 1 - value. The edges of the band are exchanged."""
-    low = None if line.high is None else 1 - line.high
-    high = None if line.low is None else 1 - line.low
-    return replace(line, y=1 - line.y, low=low, high=high)
-
-
 def clip_spikes(panel: Panel) -> tuple[Panel, str]:
     """Limit the y axis if a few spikes would flatten all other values.
 

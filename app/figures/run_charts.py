@@ -24,7 +24,7 @@ from app.analysis.curves import read_float_column
 from app.analysis.intervals import compute_interval_of_wins
 from app.analysis.quantities import SUCCESS_RATE, name_success
 from app.analysis.x_axes import X_AXES
-from app.figures.curve_style import clip_spikes, complement, with_log_y_axis
+from app.figures.curve_style import clip_spikes, with_log_y_axis
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
 from app.figures.theme import (
     BETA_COLOR,
@@ -169,8 +169,8 @@ def draw_gate_dynamics(
         beta_text = _CLOSING_NOTE
         beta_bands = ""
         flat_betas = []
-        # `complement` replaces β by 1 − β. Only the mean is drawn, so the bands are removed, also from the names.
-        lines = [replace(complement(line), name=f"{line.label}: mean", low=None, high=None) for line in beta.lines]
+        # Only the mean is drawn, so the bands are removed, also from the names.
+        lines = [replace(line, name=f"{line.label}: mean", y=1 - line.y, low=None, high=None) for line in beta.lines]
         beta = with_log_y_axis(replace(beta, title=CLOSING_PANEL, lines=tuple(lines)))
     elif is_fitted:
         beta_text += " The axis of β̄ is fitted to the values and does not start at 0."

@@ -127,15 +127,23 @@ def test_an_unfinished_seed_neither_cuts_a_line_nor_counts_until_it_is_asked_for
 
 
 @pytest.mark.parametrize(
-    ("status", "env_steps", "is_result"),
-    [("running", 294, False), ("lost", 999, False), ("stopped", 1000, True), ("finished", 600, True)],
+    ("status", "env_steps", "target_steps", "is_result"),
+    [
+        ("running", 294, 1000, False),
+        ("lost", 999, 1000, False),
+        ("stopped", 1000, 1000, True),
+        ("finished", 600, 1000, True),
+        ("queued", 0, 0, False),
+    ],
 )
-def test_a_variant_of_which_nothing_has_finished_is_drawn_but_is_no_final_number(status, env_steps, is_result) -> None:
-    seeds = [make_run("c", START, status=status, env_steps=env_steps)]
+def test_a_variant_of_which_nothing_has_finished_is_drawn_but_is_no_final_number(
+    status, env_steps, target_steps, is_result
+) -> None:
+    seeds = [make_run("c", START, status=status, env_steps=env_steps, target_steps=target_steps)]
     mark = "" if is_result else "†"
     assert join(seeds).name_line("emtc-qplex") == f"EMTC(QPLEX){mark} (n = 1)"
     final = join(seeds, for_final_numbers=True)
-    reason = f"run c (EMTC(QPLEX) on 3m; seed 1): {status} at {env_steps:,} of 1,000 env steps"
+    reason = f"run c (EMTC(QPLEX) on 3m; seed 1): {status} at {env_steps:,} of {target_steps:,} env steps"
     assert [str(each) for each in final.excluded] == ([] if is_result else [reason])
     assert len(final.runs) == is_result
 

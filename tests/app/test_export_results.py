@@ -235,13 +235,16 @@ def test_a_run_without_the_rate_that_was_asked_for_is_left_out_and_listed_with_t
         ("mu-w-embedders", "100 % · TCSE", "", "0.417 ± 0.520 (3 seeds)"),
         ("mu-w-embedders", "100 % · TCSE", "--rate greedy", "0.460 ± 0.000 (3 seeds)"),
         ("falls", "falls", "--rate greedy --center median --band minmax", "2.0 [2.0–2.0]"),
+        ("comparisons", "P(improvement)", "", "0.72 [0.19–0.97]"),
+        ("comparisons", "P(improvement)", "--rate greedy", "0.50 [0.10–0.90]"),
     ],
 )
 def test_a_table_has_the_rate_the_center_and_the_final_number_that_were_asked_for(
     runs, capsysbinary, table, column, arguments, cell
 ) -> None:
-    for change in ("embed.sigma=0.05", "embed.sigma=0.1", "embed.type=dcae"):
-        add_seeds(runs, (0.0, 0.25, 1.0), change)
+    add_seeds(runs, (0.0, 0.25, 1.0), "embed.sigma=0.05")
+    add_seeds(runs, (0.0, 0.25, 1.0), "embed.sigma=0.1")
+    add_seeds(runs, (0.0, 0.0, 0.25), "embed.type=dcae")
     frame, notes = tabulate(runs, table, capsysbinary, *arguments.split())
     assert frame[column].tolist()[0] == cell
     assert ("robust" in notes) == ("greedy" not in arguments)

@@ -35,7 +35,3 @@ def test_ours_and_the_papers_stand_side_by_side_and_the_caption_warns() -> None:
     assert rows.loc["QPLEX"].tolist()[0] == "–"
     assert "skirmish is a simulator" in table.caption
     assert "run d (QPLEX on corridor; seed 1): lost at 1 of 1,000 env steps" in table.excluded
-
-
-def test_maps_without_published_numbers_give_no_table() -> None:
-    assert not len(tabulate_with_published(join([make_run("c", [(1, 1.0)], map="3m")])))

@@ -121,6 +121,16 @@ def test_each_task_has_its_own_win_rate_which_heads_panels_and_captions_name(two
     assert all(note in figure.caption for figure in made)
 
 
+def test_a_column_of_runs_of_unequal_lengths_is_not_bold_whatever_its_head_is() -> None:
+    worse = [
+        make_run(f"vdn{k}", GREEDY, robust=[(step, 0.1) for step, _ in SHIFTED], algo="vdn", seed=k) for k in (1, 2)
+    ]
+    comparison = join(rate_runs([*two_tasks_seeds(), *worse]))
+    unequal = replace(comparison, mixed_length_tasks=frozenset({"3m"}))
+    bold, left = ({name for _, name in tabulate_win_rates(each).best} for each in (comparison, unequal))
+    assert bold - left == {"3m (robust)"}
+
+
 def test_the_rate_that_was_asked_for_is_that_of_every_task() -> None:
     seeds = [with_robust("a"), without_robust("b", seed=2), without_robust("c", **FOOTBALL)]
     greedy, robust = rate_runs(seeds, "greedy"), rate_runs(seeds, "robust")

@@ -40,6 +40,7 @@ def test_a_sample_names_the_memory_that_it_is_a_part_of(snapshots: list[Snapshot
     first, last = snapshots[0], snapshots[-1]
     assert describe_nodes(last.size, last) == SAMPLE
     assert describe_whole(last).startswith("The whole memory at env step 1,000,037: 970,657 nodes, 12.5 % desirable")
+    assert describe_whole(last).count("Δ̄_mem") == describe_whole(last).count("β̄") == 1
     # counted 1,181 env steps before this snapshot
     assert describe_nodes(first.size, first).startswith("5,986 of at least 239,591 nodes")
     assert find_outliers(last, last.embedding)[0].searched == "5,989 of 970,657 nodes"
