@@ -18,11 +18,6 @@ from emtc_core.errors import ConfigError, Fault, StorageError, describe_fault
 from tests.errors import raises
 
 
-def test_a_stored_configuration_comes_back_equal() -> None:
-    config = resolve(map="corridor", algo="emu-cds", steps=123, seed=9)
-    assert config_from_stored(config.model_dump(mode="json")) == config
-
-
 @pytest.mark.parametrize("algo", list_algos())
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_algorithm_resolves_in_every_preset(algo: str, preset: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from emtc_core.config.train import EnvConfig, GrfConfig
 from emtc_core.envs.grf.env import GrfEnv, engine_seed
 from emtc_core.envs.grf.scenarios import SCENARIOS, ObservationMap, StateLayout, in_own_half, make_scene
-from emtc_core.envs.registry import get_env_info, make_env
+from emtc_core.envs.registry import make_env
 from emtc_core.errors import EnvUnavailableError
 from tests.require import require_env
 
@@ -26,14 +26,6 @@ SHOT, RIGHT = 12, 5
 @pytest.fixture
 def engine_needed():
     require_env("grf")
-
-
-@pytest.mark.parametrize(("map", "dim"), SIZES.items())
-def test_sizes_are_the_published_ones(map: str, dim: int):
-    info = get_env_info(EnvConfig(name="grf", map=map))
-    assert info is not None
-    assert (info.obs_dim, info.state_dim, info.n_actions, info.episode_limit) == (dim, dim, 19, 150)
-    assert info.n_agents == (3 if dim == 26 else 4)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=str)

@@ -69,15 +69,6 @@ def test_the_first_success_overwrites_an_undesirable_node_even_with_a_lower_retu
     np.testing.assert_array_equal(columns.embedding[slot], memory._embed(states(NEAR), np.array([1]))[0])
 
 
-def test_a_later_state_of_the_same_episode_is_visible_to_the_earlier_ones() -> None:
-    memory = make_memory()
-    slots = write(memory, [0, 1, NEAR, 2], [1.0, 1.0, 1.0])
-    assert slots[0] == slots[2]
-    assert memory.size == 3
-    assert memory.recall(np.array(slots[:1])).h[0] == pytest.approx(1 + GAMMA + GAMMA**2)
-    assert memory.recall(np.array(slots[:1])).n_call[0] == 2
-
-
 def test_the_error_along_a_link_is_the_one_worked_out_by_hand() -> None:
     # H(0) = 5 from the first episode; the second leads from 0 with reward 1 to a node with H = 0.5:
     # delta = |1 + 0.9 · 0.5 - 5| = 3.55.

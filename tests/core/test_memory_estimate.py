@@ -133,16 +133,6 @@ def test_nothing_is_reserved_beyond_what_was_planned(lengths):
     assert len(buffer._rows) == planned
 
 
-def test_more_than_was_planned_is_kept_too():
-    buffer = ReplayBuffer(25, BLOCKS, max_steps=10)
-    episodes = [make_episode(BLOCKS, 12, i) for i in range(25)]
-    for episode in episodes:
-        buffer.add(episode)
-    batch = buffer.take(np.arange(25))
-    for row, episode in enumerate(episodes):
-        np.testing.assert_array_equal(batch.obs[row], episode.obs)
-
-
 def test_memory_that_is_not_there_is_refused_in_a_sentence():
     with raises(ConfigError, key="train.replay"):
         ReplayRows(EnvInfo("test", "huge", 8, 9, 10**6, 10**6, 400, (0.0, 1.0)), 10**9, storage_device=CPU, device=CPU)

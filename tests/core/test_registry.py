@@ -70,12 +70,3 @@ def test_rows_carry_sizes_wherever_they_are_known():
 def test_an_unknown_environment_or_map_is_refused(env: str, map: str, word: str, use: Callable[[EnvConfig], object]):
     with pytest.raises(EnvUnavailableError, match=word):
         use(EnvConfig(name=env, map=map))
-
-
-def test_football_that_was_missing_is_found_once_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    require_env("grf")
-    monkeypatch.setattr("emtc_core.envs.grf.env.find_spec", lambda name: None)
-    grf = get_adapter("grf")
-    assert grf.find_unavailable_reason() == "the package gfootball is not installed."
-    monkeypatch.undo()
-    assert grf.find_unavailable_reason() == ""

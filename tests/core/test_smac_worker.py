@@ -79,14 +79,6 @@ class TestMessages:
         with pytest.raises(MessageError, match=word):
             receive(other)
 
-    @pytest.mark.parametrize("sent", [b"", b"EM", PREFIX.pack(MAGIC, 100, 0) + b"{"])
-    def test_one_that_stops_in_the_middle_is_an_end(self, pair, sent):
-        one, other = pair
-        one.sendall(sent)
-        one.close()
-        with pytest.raises(EOFError):
-            receive(other)
-
     @pytest.mark.parametrize(
         ("arrays", "length"),
         [
@@ -159,30 +151,6 @@ class TestInvalidWorkers:
 
 
 class TestTheWorkersEnd:
-    def start(self, machine: Machine) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        ours, theirs = socket.socketpair()
-        ours.settimeout(60)
-        with theirs:
-            process = subprocess.Popen([machine.python, worker.__file__], stdin=theirs, start_new_session=True)
-        assert receive(ours)[0] == {"protocol": PROTOCOL, "python": sys.version.split()[0]}
-        return process, ours
-
-    def test_what_nobody_can_is_answered_and_the_worker_lives_on(self, ready: Machine):
-        process, channel = self.start(ready)
-        for request in (
-            {"do": "_get_arrays"},
-            {"do": "close_all"},
-            {},
-            {"do": "step", "actions": [1]},
-            {"do": "reset", "x": 1},
-        ):
-            send(channel, request)
-            assert "error" in receive(channel)[0]
-        send(channel, {"do": "make", "package": "smac", "seed": 1, "arguments": {"map_name": "3m"}})
-        assert receive(channel)[0]["n_agents"] == 3
-        send(channel, {"do": "close"})
-        assert process.wait(20) == 0
-
     @pytest.mark.parametrize("does", ["child", pytest.param("hang", marks=pytest.mark.slow)])
     def test_a_trainer_that_is_killed_takes_worker_and_game_along(self, ready: Machine, does):
         program = (
