@@ -119,7 +119,7 @@ def count_refit() -> Count:
 
 
 def count_reprojections() -> list[Count]:
-    """Count a re-projection of 5,000 nodes, all of them new, and one 500 steps later."""
+    """Count a re-projection of 10,000 nodes, all of them new, and one 1,000 steps later."""
     info = get_sizes()
     sizes = {"state_dim": info.state_dim, "episode_limit": info.episode_limit}
     embedder = Embedder(EmbedConfig(), **sizes, device=GPU, seed=1)
@@ -130,9 +130,9 @@ def count_reprojections() -> list[Count]:
             episode = make_episode(info, info.episode_limit, i)
             memory.write(state=episode.state, reward=episode.reward, won=False, episode=i, episode_return=0.0)
 
-    write(0, 20)
+    write(0, 40)
     everything = measure("re-projection, all nodes", memory.reproject)
-    write(20, 2)
+    write(40, 4)  # the table of the nodes does not grow here
     return [everything, measure("re-projection", memory.reproject)]
 
 
