@@ -38,7 +38,7 @@ def test_it_runs_on_a_gpu_as_on_the_cpu(answers, name):
 
 @pytest.mark.ci
 @pytest.mark.parametrize("name", list_refused())
-def test_what_a_gpu_refuses_or_waits_for_would_be_noticed(answers, name):
+def test_the_imitation_refuses_what_a_gpu_refuses_and_waits_of_the_host(answers, name):
     assert answers[name]
 
 

@@ -78,7 +78,7 @@ def test_the_error_along_a_link_is_the_one_worked_out_by_hand() -> None:
     assert memory.delta_mem()[slot] == pytest.approx(3.55)
 
 
-def test_an_evicted_successor_is_no_successor_whoever_lives_there_now() -> None:
+def test_a_link_to_an_evicted_node_does_not_lead_to_the_new_node_in_its_slot() -> None:
     memory = make_memory(capacity=4, evict="fifo")
     slots = write(memory, [0, 1, 2], [1.0, 1.0])  # appended backwards: 2, 1, 0
     write(memory, [10, 11], [1.0])  # fills the table, then evicts place 2

@@ -23,14 +23,14 @@ QUESTIONS = ("list_maps", "find_unavailable_reason", "find_info", "make_env", "m
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_every_adapter_answers_every_question(name: str):
+def test_every_adapter_has_the_functions_of_the_interface(name: str):
     adapter = get_adapter(name)
     assert all(callable(getattr(adapter, question)) for question in QUESTIONS)
     assert adapter.HOW_TO_GET
     assert adapter.list_maps()
 
 
-def test_asking_for_sizes_and_drawings_loads_no_engine():
+def test_sizes_and_drawings_import_no_engine():
     for env in ("grf", "smax", "pettingzoo"):
         require_env(env)
     program = (
@@ -48,7 +48,7 @@ def test_asking_for_sizes_and_drawings_loads_no_engine():
     assert json.loads(done.stdout.splitlines()[-1]) == []
 
 
-def test_rows_carry_sizes_wherever_they_are_known():
+def test_rows_have_sizes_where_they_are_known():
     rows = {(row.env, row.map): row for row in list_envs()}
     assert {env for env, _ in rows} == set(ADAPTERS)
     assert rows["skirmish", "corridor"].available
