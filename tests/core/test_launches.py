@@ -51,7 +51,7 @@ def test_a_training_waits_for_the_gpu_once_per_round_and_row_of_metrics_and_twic
         ("update, emtc-qplex", 1, 5),
         ("update, emc", 0, 420),
         ("update, cds", -(-BATCH * CDS_LENGTH * 3 // 256), 420),
-        ("refit", MINI_BATCHES, MINI_BATCHES + 200),
+        ("refit", MINI_BATCHES, MINI_BATCHES + 60),
         ("stored episode", 0, 2),
     ],
 )
