@@ -142,6 +142,21 @@ class TestWithTheEngine:
                 return float(total[seen.won][0])
         raise AssertionError("no shot went in")
 
+    @pytest.mark.parametrize(("reward", "paid"), [("paper", [1, -1, 0]), ("emu", [100, -1, 0])])
+    def test_only_our_own_goal_is_a_success(self, reward: str, paid: list[float]):
+        env = GrfEnv("academy_3_vs_1_with_keeper", n_envs=3, config=GrfConfig(reward=reward, workers=1))
+        env.reset(0)
+
+        def score() -> None:
+            env._group.shared.goal[:] = [1, -1, 0]
+            env._group.shared.ended[:] = [True, True, False]
+
+        env._group.step = score  # type: ignore[method-assign]  # opponents rarely score
+        seen = env.step(np.zeros((3, 3), int))
+        assert seen.won.tolist() == [True, False, False]
+        assert seen.reward.tolist() == paid
+        env.close()
+
     @pytest.mark.parametrize("end", ["close", "drop"])
     def test_an_environment_ends_its_worker_processes(self, end: str):
         others = psutil.Process().children()
