@@ -60,13 +60,20 @@ def test_rows_have_sizes_where_they_are_known():
 
 
 @pytest.mark.parametrize(
-    ("env", "map", "word"),
+    ("env", "map", "word", "hint"),
     [
-        ("skirmich", "3m", r"env\.name"),
-        *((name, "no_such_map", "no_such_map") for name in ("skirmish", "smac", "smacv2", "smax", "grf")),
+        ("skirmich", "3m", r"env\.name", "skirmish"),
+        ("skirmish", "coridor", "coridor", "corridor"),
+        ("smac", "coridor", "coridor", "corridor"),
+        ("smacv2", "zerg_5_vs_55", "zerg_5_vs_55", "zerg_5_vs_5"),
+        ("smax", "3s_vs_5zz", "3s_vs_5zz", "3s_vs_5z"),
+        ("grf", "academy_counterattack_har", "academy_counterattack_har", "academy_counterattack_hard"),
     ],
 )
 @pytest.mark.parametrize("use", [get_env_info, partial(make_env, n_envs=1)], ids=["sizes", "start"])
-def test_an_unknown_environment_or_map_is_refused(env: str, map: str, word: str, use: Callable[[EnvConfig], object]):
-    with pytest.raises(EnvUnavailableError, match=word):
+def test_an_unknown_environment_or_map_is_refused_with_the_closest_name(
+    env: str, map: str, word: str, hint: str, use: Callable[[EnvConfig], object]
+):
+    with pytest.raises(EnvUnavailableError, match=word) as caught:
         use(EnvConfig(name=env, map=map))
+    assert hint in caught.value.hint
