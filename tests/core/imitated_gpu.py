@@ -263,11 +263,6 @@ def refusing_waits() -> Generator[None]:
         _refuses_waits[0] = before
 
 
-def set_sync_debug_mode(mode: str) -> None:
-    """Refuse waits from now on in the mode "error", as torch.cuda's function of that name does."""
-    _refuses_waits[0] = mode == "error"
-
-
 @contextmanager
 def imitate() -> Iterator[None]:
     """Let PyTorch have a GPU, from here to the end of the process; tensors are made there inside the block."""

@@ -27,7 +27,9 @@ class Machine:
         self.site.mkdir()
         patch.setenv("SC2PATH", str(self.game))
         patch.setenv(LOG_VARIABLE, str(self.log))
-        self.make_python(f'PYTHONPATH="{self.site}:{ROOT}" exec "{sys.executable}" "$@"')
+        patch.setenv("VIRTUAL_ENV", "x")  # one of the variables that the game's interpreter must not get
+        isolated = f'PYTHONPATH="{self.site}:{ROOT}" exec "{sys.executable}" "$@"'
+        self.make_python(f'[ -z "$PYTHONPATH$VIRTUAL_ENV" ] || exit 9\n{isolated}')
         patch.setenv(game_link.PYTHON_VARIABLE, str(self.python))
 
     def make_python(self, script: str) -> None:

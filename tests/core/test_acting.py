@@ -1,7 +1,5 @@
 """The compiled step of the agents has the actions and values of plain NumPy; its weights are the current ones."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -77,20 +75,6 @@ def test_a_random_choice_has_the_numbers_of_the_same_generator(n_envs):
         q = inputs.integers(0, 3, avail.shape).astype(np.float32)  # with equal values
         found = epsilon_greedy(q, avail, epsilon=epsilon, rng=rng)
         np.testing.assert_array_equal(found, acting.choose(q, avail, epsilon, reference_rng))
-
-
-def play(policy: Any, steps: int = 6) -> list[list]:
-    inputs, rng = np.random.default_rng(5), np.random.default_rng(0)
-    policy.start_episodes(3)
-    return [policy.act(*draw(BLOCKS, 3, inputs), epsilon=0.0, rng=rng).tolist() for _ in range(steps)]
-
-
-def test_a_restored_learner_acts_with_the_restored_weights():
-    learner, other = make(seed=1), make(seed=2)
-    wanted = play(other)
-    assert play(learner) != wanted
-    learner.set_state(other.get_state())
-    assert play(learner) == wanted
 
 
 def test_act_device_is_checked_before_a_run_exists():

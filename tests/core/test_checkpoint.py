@@ -73,7 +73,7 @@ def test_a_flipped_bit_anywhere_is_caught_and_the_older_one_used(store: Checkpoi
         newest.write_bytes(whole)
 
 
-def test_forty_damaged_bytes_are_one_sentence_when_nothing_older_is_there(store: CheckpointStore) -> None:
+def test_a_damaged_checkpoint_without_an_older_one_is_an_error(store: CheckpointStore) -> None:
     path = store.save(400, make_state(400))
     data = bytearray(path.read_bytes())
     data[500:540] = bytes(40)
@@ -84,7 +84,7 @@ def test_forty_damaged_bytes_are_one_sentence_when_nothing_older_is_there(store:
 
 
 @pytest.mark.parametrize("length", [0, 1, 20, 200, -1])
-def test_a_truncated_one_is_passed_over(store: CheckpointStore, length: int) -> None:
+def test_a_truncated_checkpoint_is_skipped(store: CheckpointStore, length: int) -> None:
     store.save(400, make_state(400))
     newest = store.save(800, make_state(800))
     newest.write_bytes(newest.read_bytes()[:length])
@@ -105,7 +105,7 @@ def test_another_runs_checkpoint_is_refused(store: CheckpointStore, tmp_path: Pa
     assert "belongs to run zzzz9999" in (check_checkpoints(store.folder, ME)[0].fault or "")
 
 
-def test_one_that_does_not_fit_the_rows_is_passed_over_and_set_aside(store: CheckpointStore) -> None:
+def test_a_checkpoint_that_does_not_fit_the_rows_is_skipped_and_renamed(store: CheckpointStore) -> None:
     store.save(400, make_state(400))
     store.save(800, make_state(800))
     loaded = store.load_latest(lambda step: "the database ends at 700." if step > 700 else None)
@@ -132,7 +132,7 @@ class Trap:
         return Path.touch, (self.place,)
 
 
-def test_a_full_disk_takes_no_checkpoint_and_leaves_the_one_before(store: CheckpointStore) -> None:
+def test_a_checkpoint_that_fails_on_a_full_disk_changes_no_earlier_one(store: CheckpointStore) -> None:
     store.save(400, make_state(400))
     with small_files(2000):
         assert store.try_save(800, make_state(800)) == "File too large"
@@ -143,14 +143,14 @@ def test_a_full_disk_takes_no_checkpoint_and_leaves_the_one_before(store: Checkp
     assert loaded.env_step == 800
 
 
-def test_what_a_killed_writer_left_is_removed_by_the_next(store: CheckpointStore) -> None:
+def test_the_temporary_file_of_a_killed_writer_is_removed_by_the_next(store: CheckpointStore) -> None:
     store.folder.mkdir()
     (store.folder / "checkpoint-000000000300.partial").write_bytes(b"half")
     store.save(400, make_state(400))
     assert sorted(path.name for path in store.folder.iterdir()) == ["checkpoint-000000000400.pt"]
 
 
-def test_a_stop_while_one_is_read_is_no_fault_of_the_file(
+def test_a_stop_while_a_checkpoint_is_read_is_not_a_fault_of_the_file(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.save(400, make_state(400))
@@ -201,7 +201,7 @@ def test_one_best_policy_is_kept_and_what_a_return_to_a_checkpoint_would_need(st
     assert is_same(learner, make_state(500)["learner"])
 
 
-def test_a_run_that_goes_back_has_the_best_of_what_is_left(store: CheckpointStore) -> None:
+def test_a_run_that_returns_to_a_checkpoint_has_the_best_policy_before_it(store: CheckpointStore) -> None:
     store.save_best(300, make_state(300)["learner"])
     store.save(350, make_state(350))
     store.save_best(400, make_state(400)["learner"])
@@ -237,7 +237,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_the_next_waits(
     assert is_same(loaded.state, make_state(800))
 
 
-def test_what_stands_in_the_way_of_a_checkpoint_beside_the_training_is_told_at_the_next(store: CheckpointStore) -> None:
+def test_the_error_of_a_background_save_is_raised_at_the_next(store: CheckpointStore) -> None:
     store.folder.write_text("no folder")
     store.save_in_background(400, make_state(400))
     store.wait()

@@ -14,7 +14,7 @@ import pytest
 from emtc_core.config.train import EnvConfig, GrfConfig
 from emtc_core.envs.grf.env import GrfEnv, engine_seed
 from emtc_core.envs.grf.scenarios import SCENARIOS, ObservationMap, StateLayout, in_own_half, make_scene
-from emtc_core.envs.registry import get_env_info, make_env
+from emtc_core.envs.registry import make_env
 from emtc_core.errors import EnvUnavailableError
 from tests.require import require_env
 
@@ -26,14 +26,6 @@ SHOT, RIGHT = 12, 5
 @pytest.fixture
 def engine_needed():
     require_env("grf")
-
-
-@pytest.mark.parametrize(("map", "dim"), SIZES.items())
-def test_sizes_are_the_published_ones(map: str, dim: int):
-    info = get_env_info(EnvConfig(name="grf", map=map))
-    assert info is not None
-    assert (info.obs_dim, info.state_dim, info.n_actions, info.episode_limit) == (dim, dim, 19, 150)
-    assert info.n_agents == (3 if dim == 26 else 4)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=str)
@@ -149,6 +141,21 @@ class TestWithTheEngine:
                 assert seen.terminated[seen.won].all()
                 return float(total[seen.won][0])
         raise AssertionError("no shot went in")
+
+    @pytest.mark.parametrize(("reward", "paid"), [("paper", [1, -1, 0]), ("emu", [100, -1, 0])])
+    def test_only_our_own_goal_is_a_success(self, reward: str, paid: list[float]):
+        env = GrfEnv("academy_3_vs_1_with_keeper", n_envs=3, config=GrfConfig(reward=reward, workers=1))
+        env.reset(0)
+
+        def score() -> None:
+            env._group.shared.goal[:] = [1, -1, 0]
+            env._group.shared.ended[:] = [True, True, False]
+
+        env._group.step = score  # type: ignore[method-assign]  # opponents rarely score
+        seen = env.step(np.zeros((3, 3), int))
+        assert seen.won.tolist() == [True, False, False]
+        assert seen.reward.tolist() == paid
+        env.close()
 
     @pytest.mark.parametrize("end", ["close", "drop"])
     def test_an_environment_ends_its_worker_processes(self, end: str):

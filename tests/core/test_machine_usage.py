@@ -26,7 +26,7 @@ def test_work_takes_processor_time_and_sleep_takes_none() -> None:
     assert all(name.startswith(MACHINE_PREFIXES) for name in busy), "rows of two runs alike are compared without them"
 
 
-def test_a_gpu_tells_its_memory_and_its_use_where_the_library_can(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+def test_memory_and_use_of_a_gpu_are_measured_where_the_library_can(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5_000_000)
     monkeypatch.setattr(torch.cuda, "utilization", lambda device: 40)
     watch = MachineUsage(torch.device("cuda"))

@@ -89,7 +89,7 @@ def test_a_short_run_and_one_from_fresh_episodes_reserve_little():
     assert "nodes" not in estimate_map("corridor", algo="qplex")
 
 
-def test_what_is_counted_is_what_the_buffer_takes():
+def test_the_estimate_of_replay_is_the_size_of_the_buffer():
     config = resolve(map="3m", overrides={"train.t_max": 3000, "train.replay": 40})
     info = get_env_info(config.env)
     assert info is not None
@@ -115,7 +115,7 @@ def test_the_gpu_needs_memory_for_its_context_the_longest_update_and_the_states_
     assert estimate_gpu_memory(config, None) == {"context": sizes["context"]}
 
 
-def test_what_is_counted_is_what_a_full_table_of_nodes_takes():
+def test_the_estimate_of_nodes_is_the_size_of_a_full_table():
     config = resolve(map="3m", overrides={"memory.capacity": 1000})
     info = get_env_info(config.env)
     assert info is not None
@@ -133,17 +133,7 @@ def test_nothing_is_reserved_beyond_what_was_planned(lengths):
     assert len(buffer._rows) == planned
 
 
-def test_more_than_was_planned_is_kept_too():
-    buffer = ReplayBuffer(25, BLOCKS, max_steps=10)
-    episodes = [make_episode(BLOCKS, 12, i) for i in range(25)]
-    for episode in episodes:
-        buffer.add(episode)
-    batch = buffer.take(np.arange(25))
-    for row, episode in enumerate(episodes):
-        np.testing.assert_array_equal(batch.obs[row], episode.obs)
-
-
-def test_memory_that_is_not_there_is_refused_in_a_sentence():
+def test_a_buffer_that_does_not_fit_into_memory_is_refused():
     with raises(ConfigError, key="train.replay"):
         ReplayRows(EnvInfo("test", "huge", 8, 9, 10**6, 10**6, 400, (0.0, 1.0)), 10**9, storage_device=CPU, device=CPU)
 

@@ -47,7 +47,7 @@ def test_it_acts_as_the_learner_did_in_one_game_and_in_several(algo: str) -> Non
 
 @pytest.mark.parametrize("algo", ALGOS)
 @pytest.mark.parametrize("n_envs", [1, 5])
-def test_its_torchscript_acts_alike_in_any_number_of_games(algo: str, n_envs: int) -> None:
+def test_its_torchscript_acts_as_the_learner_in_any_number_of_games(algo: str, n_envs: int) -> None:
     config, learner, policy = make(algo)
     file = io.BytesIO()
     write_script(policy, config, file, description={"run": "k3f9"})
@@ -64,7 +64,7 @@ def test_its_torchscript_acts_alike_in_any_number_of_games(algo: str, n_envs: in
     assert json.loads(told[DESCRIPTION_FILE]) == {"run": "k3f9"}
 
 
-def test_other_arrays_and_other_weights_are_refused_in_words() -> None:
+def test_other_arrays_and_other_weights_are_refused() -> None:
     config, learner, policy = make("vdn")
     (obs, avail), *_ = play(2)
     with pytest.raises(ShapeError, match="obs"):

@@ -49,11 +49,3 @@ def test_the_dead_lie_where_they_were_seen_last():
     scene = make_scene(MAPS["3m"], np.array(states))
     assert not scene.alive[2:, 4].any()
     np.testing.assert_allclose(scene.position[3, 4], (20, 12), atol=1e-5)
-
-
-def test_a_scene_says_that_it_is_a_simulator_and_shows_the_ground():
-    scene = make_scene(MAPS["corridor"], make("corridor").reset(0).state)
-    assert "not StarCraft II" in scene.note
-    assert scene.walkable.sum() == 396
-    assert scene.bounds == (0, 0, 32, 32)
-    assert [int(make_scene(MAPS[m], make(m).reset(0).state).walkable.sum()) for m in ("3m", "6h_vs_8z")] == [504, 200]

@@ -48,25 +48,6 @@ def test_a_script_of_the_search_plays_until_every_battle_has_ended():
     assert (((enemies == 0) | (allies == 0)) | (env._steps == MAPS["6h_vs_8z"].episode_limit)).all()
 
 
-def test_focused_fire_beats_spread_fire_between_marines():
-    focused = play_focus(lambda foe, health: np.where(health > 0, health, np.inf).argmin())
-    spread = play_focus(lambda foe, health: (foe % 3 + np.arange(3))[health[(foe + np.arange(3)) % 3] > 0][0] % 3)
-    assert focused > spread + 0.2
-
-
-def play_focus(choose) -> float:
-    """Hold the line on 3m and shoot at the enemy that `choose` picks for each agent; share of battles won."""
-    env = make("3m", 100)
-    seen = env.reset(0)
-    while not is_over(seen).all():
-        actions = np.where(seen.avail[..., 1], 1, 0)
-        for b, i in np.argwhere(seen.avail[..., 6:].any(axis=-1)):
-            health = np.where(seen.avail[b, i, 6:], env._battle.floats[b, 3:, c.HEALTH], 0.0)
-            actions[b, i] = 6 + choose(i, health)
-        seen = env.step(actions)
-    return float(seen.won.mean())
-
-
 def test_stalkers_that_stand_lose_to_zealots_and_stalkers_that_kite_win():
     assert play_script("3s_vs_5z", attack_closest, episodes=50, seed=0) == 0.0
     assert play_kiting(episodes=20) >= 0.7

@@ -43,7 +43,7 @@ def pair():
 
 class TestMessages:
     @given(st.binary(max_size=40), st.integers(0, 5), st.integers(1, 30))
-    def test_a_message_comes_out_as_it_went_in(self, text, rows, columns):
+    def test_a_received_message_equals_the_sent_one(self, text, rows, columns):
         one, other = socket.socketpair()
         with one, other:
             array = np.arange(rows * columns, dtype="<f4").reshape(rows, columns)
@@ -53,7 +53,7 @@ class TestMessages:
         assert header["said"] == text.hex()
         np.testing.assert_array_equal(arrays["obs"], array)
 
-    def test_a_large_one_comes_in_pieces(self, pair):
+    def test_a_message_larger_than_the_socket_buffer_is_received(self, pair):
         one, other = pair
         array = np.random.default_rng(0).random((500, 1000), np.float32)
         thread = threading.Thread(target=send, args=(one, {}, {"obs": array}))
@@ -73,18 +73,10 @@ class TestMessages:
             (PREFIX.pack(MAGIC, 200_000, 0) + b"[" * 200_000, "JSON"),
         ],
     )
-    def test_what_is_none_is_refused_before_it_is_read(self, pair, sent, word):
+    def test_other_bytes_than_a_message_are_refused(self, pair, sent, word):
         one, other = pair
         one.sendall(sent)
         with pytest.raises(MessageError, match=word):
-            receive(other)
-
-    @pytest.mark.parametrize("sent", [b"", b"EM", PREFIX.pack(MAGIC, 100, 0) + b"{"])
-    def test_one_that_stops_in_the_middle_is_an_end(self, pair, sent):
-        one, other = pair
-        one.sendall(sent)
-        one.close()
-        with pytest.raises(EOFError):
             receive(other)
 
     @pytest.mark.parametrize(
@@ -158,33 +150,9 @@ class TestInvalidWorkers:
             play(self.link(tmp_path, *replies))
 
 
-class TestTheWorkersEnd:
-    def start(self, machine: Machine) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        ours, theirs = socket.socketpair()
-        ours.settimeout(60)
-        with theirs:
-            process = subprocess.Popen([machine.python, worker.__file__], stdin=theirs, start_new_session=True)
-        assert receive(ours)[0] == {"protocol": PROTOCOL, "python": sys.version.split()[0]}
-        return process, ours
-
-    def test_what_nobody_can_is_answered_and_the_worker_lives_on(self, ready: Machine):
-        process, channel = self.start(ready)
-        for request in (
-            {"do": "_get_arrays"},
-            {"do": "close_all"},
-            {},
-            {"do": "step", "actions": [1]},
-            {"do": "reset", "x": 1},
-        ):
-            send(channel, request)
-            assert "error" in receive(channel)[0]
-        send(channel, {"do": "make", "package": "smac", "seed": 1, "arguments": {"map_name": "3m"}})
-        assert receive(channel)[0]["n_agents"] == 3
-        send(channel, {"do": "close"})
-        assert process.wait(20) == 0
-
+class TestEndOfTheTrainer:
     @pytest.mark.parametrize("does", ["child", pytest.param("hang", marks=pytest.mark.slow)])
-    def test_a_trainer_that_is_killed_takes_worker_and_game_along(self, ready: Machine, does):
+    def test_worker_and_game_end_after_a_killed_trainer(self, ready: Machine, does):
         program = (
             "import sys, numpy as np, threading\n"
             "from emtc_core.config.train import EnvConfig\n"

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 from emtc_core.config.train import EnvConfig
-from emtc_core.envs import smax
 from emtc_core.envs.registry import get_env_info, make_env, make_scene
 from emtc_core.envs.smax import ARMIES
-from emtc_core.errors import EnvUnavailableError
 from tests.require import require_env
 
 
@@ -32,14 +30,6 @@ def test_a_scene_reads_health_place_kind_and_team_off_the_world_state():
     assert scene.alive[:, 4].tolist() == [True, True, False]
     np.testing.assert_array_equal(scene.position[2, 4], [8, 9])
     assert scene.health[0, 0] == 0.5
-
-
-def test_a_missing_package_is_explained(monkeypatch):
-    monkeypatch.setattr(smax, "find_spec", lambda name: None)
-    with pytest.raises(EnvUnavailableError, match="smax") as caught:
-        make_env(EnvConfig(name="smax", map="3m"), n_envs=1)
-    assert "jaxmarl" in caught.value.message
-    assert caught.value.hint
 
 
 @pytest.mark.ci

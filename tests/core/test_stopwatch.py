@@ -3,18 +3,19 @@
 import torch
 
 from emtc_core import stopwatch
-from emtc_core.stopwatch import Stopwatch
+from emtc_core.stopwatch import Stopwatch, compute_mean_ms
 from tests.core.imitated_gpu import ACTIVITY, Event
 
 
-def test_on_a_gpu_the_time_is_that_between_two_events_and_reading_waits_for_the_second(monkeypatch) -> None:
+def test_on_a_gpu_times_are_those_between_events_and_their_mean_waits_once(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Event)
     ACTIVITY.clear()
     watch = Stopwatch(torch.device("cuda"))
     first, second = watch.stop(), watch.stop()
     assert not ACTIVITY.waits
-    assert [second.read_ms(), first.read_ms()] == [2.0, 1.0]
-    assert ACTIVITY.waits.total() == 1
+    assert compute_mean_ms([first, second]) == 1.5
+    assert ACTIVITY.waits.total() == 1, "the second event is reached after the first"
+    assert [first.read_ms(), second.read_ms()] == [1.0, 2.0]
 
 
 def test_on_the_cpu_the_host_measures(monkeypatch) -> None:

@@ -333,7 +333,7 @@ def test_a_start_that_cannot_be_repeated_is_reported_as_another(
     ["gate.enabled=false", "embed.type=dcae", "embed.type=random", "gate.mode=recompute", "gate.successor=link",
      "gate.on_miss=nearest", "incentive.enabled=false", "memory.index=stale_target_update"],
 )  # fmt: skip
-def test_every_variant_is_configuration(tmp_path: Path, change: str) -> None:
+def test_every_variant_is_trained_by_configuration(tmp_path: Path, change: str) -> None:
     trainer, recorder = make_trainer(short_config(change, steps=400), tmp_path)
     assert trainer.run().status == "finished"
     gated = change not in ("gate.enabled=false", "incentive.enabled=false")
@@ -343,7 +343,7 @@ def test_every_variant_is_configuration(tmp_path: Path, change: str) -> None:
 
 
 @pytest.mark.parametrize("threshold", [-1.0, 1.5])
-def test_where_the_return_decides_its_share_is_logged_and_won_stays_the_environments(
+def test_with_a_return_threshold_the_success_rate_is_logged_and_won_is_that_of_the_environment(
     tmp_path: Path, threshold: float
 ) -> None:
     rule = ("memory.success=return_threshold", f"memory.success_threshold={threshold}")
@@ -376,7 +376,7 @@ def test_every_registered_metric_is_logged_by_some_run(tmp_path: Path) -> None:
     assert logged == set(METRICS) - ({*on_gpu} - logged)
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_leaves_its_batch(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_ends_the_run_and_its_batch_is_saved(tmp_path: Path) -> None:
     trainer, _ = make_trainer(short_config(steps=1500), tmp_path)
     sample = trainer._replay_buffer.sample
 
@@ -403,7 +403,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_its_batch(tmp_path: Pa
 
 
 @pytest.mark.parametrize("mode", ["stored", "recompute"])
-def test_what_a_batch_is_judged_by_is_what_the_memory_says(tmp_path: Path, mode: str) -> None:
+def test_the_gate_of_a_batch_is_that_of_the_memory(tmp_path: Path, mode: str) -> None:
     trainer, recorder = make_trainer(short_config(f"gate.mode={mode}", steps=900), tmp_path)
     trainer.run()
     values = {name: value for _, row in recorder.metrics for name, value in row.items()}
@@ -438,7 +438,7 @@ def test_between_the_first_checkpoint_and_the_last_one_a_minimum_time_passes(tmp
     assert last == trainer.env_step
 
 
-def test_a_full_disk_costs_checkpoints_but_no_step_and_no_earlier_checkpoint(
+def test_on_a_full_disk_every_step_is_trained_and_no_checkpoint_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint_module, "FULL_DISK_TIMEOUT_S", 0.0)
@@ -452,7 +452,7 @@ def test_a_full_disk_costs_checkpoints_but_no_step_and_no_earlier_checkpoint(
 
 
 @pytest.mark.parametrize(("algo", "updates"), [("emtc-cds", 8), ("emc", 8), ("mappo", 1)])
-def test_a_state_stays_what_it_was_as_training_goes_on(tmp_path: Path, algo: str, updates: int) -> None:
+def test_a_state_does_not_change_while_training_continues(tmp_path: Path, algo: str, updates: int) -> None:
     trainer, _ = make_trainer(short_config(algo=algo, steps=10_000), tmp_path)
 
     def go_on() -> None:

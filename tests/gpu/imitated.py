@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.core.imitated_gpu import GpuTensor, imitate
 
 SELECTED = "vdn or dmix or doctor or recurrent or embeddings or index or resumes"
-"""Not selected are trainings that take long; `tests.core.fake_cuda` updates with every algorithm."""
+"""Not selected are trainings that take long; `tests.core.imitated_gpu_cases` updates with every algorithm."""
 PRODUCTS = ("mm", "addmm", "_cdist_forward")
 
 
