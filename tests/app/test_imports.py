@@ -344,15 +344,15 @@ def test_a_crashed_run_and_a_run_with_nan_are_named_and_the_others_are_imported(
     write_pymarl(place / "3", {**PYMARL, "seed": 3}, INFO | {"test_battle_won_mean": [0.0, float("nan")]})
     write_pymarl(place / "4", {**PYMARL, "seed": 4}, INFO)
     (place / "4" / "info.json").write_text('{"test_battle_won_mean": [0.0')
-    write_pymarl(place / "5", {**PYMARL, "seed": 1}, {"test_battle_won_mean": [0.1], "test_battle_won_mean_T": [70]})
+    write_pymarl(place / "0", {**PYMARL, "seed": 1}, {"test_battle_won_mean": [0.1], "test_battle_won_mean_T": [70]})
     done = take(db, place, "sacred", capsys)
-    assert [row.seed for row in read_rows(db, done["runs"])] == [1]
+    assert [(row.seed, row.env_steps) for row in read_rows(db, done["runs"])] == [(1, 50_000)], "the longest of seed 1"
     assert len(done["skipped"]) == 4
     reasons = " ".join(done["skipped"])
     assert "sacred/2 has neither" in reasons
     assert "sacred/3, win_rate at step 50,000" in reasons
     assert "info.json is not JSON" in reasons
-    assert "sacred/5 is a second run" in reasons
+    assert "sacred/0 is a second run" in reasons
 
 
 @pytest.mark.parametrize(
