@@ -267,22 +267,24 @@ LONG = {seed: list(range(0, end + 1, 10_000)) for seed, end in ((1, 80_000), (2,
 
 
 @pytest.mark.parametrize(
-    ("curves", "one_by_one", "expected"),
+    ("curves", "one_by_one", "ends", "expected"),
     [
-        pytest.param(SHORT, False, {"200,100": 2, "90,000": 1}, id="together"),
-        pytest.param(SHORT, True, {"200,100": 2, "90,000": 1}, id="one by one"),
-        pytest.param(LONG, False, {"80,000": 2, "60,000": 1}, id="within two evaluation intervals"),
+        pytest.param(SHORT, False, [200_100, 200_100, 90_000], {"200,100": 2, "90,000": 1}, id="together"),
+        pytest.param(SHORT, True, [200_050, 200_100, 90_000], {"200,100": 2, "90,000": 1}, id="one by one"),
+        pytest.param(LONG, False, [80_000, 80_000, 60_000], {"80,000": 2, "60,000": 1}, id="within two intervals"),
     ],
 )
 def test_seeds_that_end_at_slightly_different_steps_are_one_variant(
-    db, tmp_path, capsys, curves, one_by_one, expected
+    db, tmp_path, capsys, curves, one_by_one, ends, expected
 ) -> None:
     tables = ["".join(f"qmix,3m,{seed},{step},0.5\n" for step in steps) for seed, steps in curves.items()]
     ids = []
     for text in tables if one_by_one else ["".join(tables)]:
         place = write(tmp_path / "r.csv", f"algo,map,seed,step,win_rate\n{text}")
         ids += take(db, place, "csv", capsys)["runs"]
-    groups = select_results(read_curves(read_tables(db, read_rows(db, ids))), for_final_numbers=True).by_variant
+    rows = read_rows(db, ids)
+    assert [row.target_steps for row in rows] == ends
+    groups = select_results(read_curves(read_tables(db, rows)), for_final_numbers=True).by_variant
     names = {f"qmix, imported (csv), {steps} steps": n for steps, n in expected.items()}
     assert {group.variant.name: group.n for group in groups} == names
 

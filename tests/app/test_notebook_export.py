@@ -264,9 +264,10 @@ def test_the_markdown_zip_has_fixed_names_only(seeded) -> None:
 @pytest.mark.parametrize(
     ("format", "stored", "reason"),
     [
-        ("md", {"figure": {"type": "Hologram"}}, "frozen by another version of EMTC Lab and cannot be drawn"),
-        ("html", {"version": 9}, "frozen by another version of EMTC Lab and cannot be drawn"),
-        ("ipynb", {"figure": 3}, "The figure of this entry is not valid"),
+        ("md", {"figure": {"type": "Hologram"}}, "cannot be drawn"),
+        ("md", {"figure": {"dtype": "int64", "values": ["x"]}}, "cannot be drawn"),
+        ("html", {"figure": {"type": "Line"}}, "cannot be drawn"),
+        ("ipynb", {"figure": 3}, "is not valid"),
     ],
 )
 def test_every_export_reports_a_figure_that_cannot_be_drawn_and_links_to_the_opened_bundle(
