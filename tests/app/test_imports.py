@@ -323,7 +323,7 @@ INFO = {"test_battle_won_mean": [0.0, 0.5], "test_battle_won_mean_T": [0, 50_000
 
 def test_a_run_of_pymarl_is_whole_if_it_ended_within_two_test_intervals_of_its_budget(db, tmp_path, capsys) -> None:
     """PyMARL evaluates a little after each test interval, and ends without the end that sacred would write."""
-    for seed, last in ((1, 40_047), (2, 30_047), (3, 20_047)):
+    for seed, last in ((1, 40_047), (2, 30_047), (3, 20_047), (4, 90_047)):
         steps = list(range(47, last + 1, 10_000))
         info = {"test_battle_won_mean": [step / 100_000 for step in steps], "test_battle_won_mean_T": steps}
         write_pymarl(tmp_path / "sacred" / str(seed), {**PYMARL, "seed": seed}, info)
@@ -333,10 +333,11 @@ def test_a_run_of_pymarl_is_whole_if_it_ended_within_two_test_intervals_of_its_b
         (1, "finished", 50_000),
         (2, "finished", 50_000),
         (3, "stopped", 20_047),
+        (4, "finished", 90_047),
     ]
     assert "sacred/3 (at 20,047 of 50,000 env steps)" in done["remarks"][0]
     (group,) = select_finals(read_curves(read_tables(db, rows))).by_variant
-    assert (group.n, group.variant.name) == (2, "qmix, imported (sacred)")
+    assert (group.n, group.variant.name) == (3, "qmix, imported (sacred)")
 
 
 def test_a_crashed_run_and_a_run_with_nan_are_named_and_the_others_are_imported(db, tmp_path, capsys) -> None:
