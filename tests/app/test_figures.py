@@ -187,7 +187,8 @@ def test_where_the_return_decides_outcomes_draw_that_share_and_name_the_threshol
     low, high = compute_interval_of_wins(np.array([4.0]), np.array([16.0]))
     assert (line.low[0], line.high[0]) == (low[0], high[0])
     plain = draw_outcomes(pd.DataFrame(steps), NO_RETURNS, run="r", metrics=rated)
-    assert (plain.panels[0].title, plain.panels[0].lines[0].y.tolist()) == ("win rate", [0, 0, 0])
+    (line,) = plain.panels[0].lines
+    assert (plain.panels[0].title, line.y.tolist()) == ("win rate", [0, 0, 0])
 
 
 def test_copies_of_one_battle_count_once_in_the_band_and_the_other_rates_stand_beside():

@@ -96,20 +96,6 @@ def test_two_seeds_of_pymarl_become_one_line_that_says_imported(db, two_seeds, c
     assert list_code_warnings({group.variant.name: [run.settings for run in group.runs]}) == ()
 
 
-def test_epymarl_keeps_its_curves_elsewhere_and_names_the_environment_by_its_id(db, tmp_path, capsys) -> None:
-    config = {
-        "name": "qmix", "seed": 3, "env": "gymma", "t_max": 1000, "clip": float("inf"),
-        "env_args": {"key": "lbforaging:Foraging-8x8-2p-3f-v3", "time_limit": 60},
-    }  # fmt: skip
-    curves = {"test_battle_won_mean": [(0, 0.5), (1000, 1)], "test_total_return_mean": [(0, 3), (1000, 20)]}
-    write_sacred(tmp_path / "sacred", config, curves, epymarl=True)
-    (run_id,) = take(db, tmp_path / "sacred", "sacred", capsys)["runs"]
-    row = find_run(db, run_id)
-    assert (row.env, row.map, row.win_rate, row.return_mean) == ("lbforaging", "Foraging-8x8-2p-3f-v3", 1.0, 20.0)
-    assert evaluations(db, run_id)["env_step"].tolist() == [0, 1000]
-    assert (row.config["theirs"]["env_args.time_limit"], row.config["theirs"]["clip"]) == (60, "inf"), "valid JSON"
-
-
 def test_a_run_is_imported_once_and_with_other_numbers_only_under_another_name(db, tmp_path, capsys) -> None:
     place = write(tmp_path / "r.csv", CSV)
     first = take(db, place, "csv", capsys)["runs"]
@@ -281,22 +267,24 @@ LONG = {seed: list(range(0, end + 1, 10_000)) for seed, end in ((1, 80_000), (2,
 
 
 @pytest.mark.parametrize(
-    ("curves", "one_by_one", "expected"),
+    ("curves", "one_by_one", "ends", "expected"),
     [
-        pytest.param(SHORT, False, {"200,100": 2, "90,000": 1}, id="together"),
-        pytest.param(SHORT, True, {"200,100": 2, "90,000": 1}, id="one by one"),
-        pytest.param(LONG, False, {"80,000": 2, "60,000": 1}, id="within two evaluation intervals"),
+        pytest.param(SHORT, False, [200_100, 200_100, 90_000], {"200,100": 2, "90,000": 1}, id="together"),
+        pytest.param(SHORT, True, [200_050, 200_100, 90_000], {"200,100": 2, "90,000": 1}, id="one by one"),
+        pytest.param(LONG, False, [80_000, 80_000, 60_000], {"80,000": 2, "60,000": 1}, id="within two intervals"),
     ],
 )
 def test_seeds_that_end_at_slightly_different_steps_are_one_variant(
-    db, tmp_path, capsys, curves, one_by_one, expected
+    db, tmp_path, capsys, curves, one_by_one, ends, expected
 ) -> None:
     tables = ["".join(f"qmix,3m,{seed},{step},0.5\n" for step in steps) for seed, steps in curves.items()]
     ids = []
     for text in tables if one_by_one else ["".join(tables)]:
         place = write(tmp_path / "r.csv", f"algo,map,seed,step,win_rate\n{text}")
         ids += take(db, place, "csv", capsys)["runs"]
-    groups = select_results(read_curves(read_tables(db, read_rows(db, ids))), for_final_numbers=True).by_variant
+    rows = read_rows(db, ids)
+    assert [row.target_steps for row in rows] == ends
+    groups = select_results(read_curves(read_tables(db, rows)), for_final_numbers=True).by_variant
     names = {f"qmix, imported (csv), {steps} steps": n for steps, n in expected.items()}
     assert {group.variant.name: group.n for group in groups} == names
 
@@ -335,7 +323,7 @@ INFO = {"test_battle_won_mean": [0.0, 0.5], "test_battle_won_mean_T": [0, 50_000
 
 def test_a_run_of_pymarl_is_whole_if_it_ended_within_two_test_intervals_of_its_budget(db, tmp_path, capsys) -> None:
     """PyMARL evaluates a little after each test interval, and ends without the end that sacred would write."""
-    for seed, last in ((1, 40_047), (2, 30_047), (3, 20_047)):
+    for seed, last in ((1, 40_047), (2, 30_047), (3, 20_047), (4, 90_047)):
         steps = list(range(47, last + 1, 10_000))
         info = {"test_battle_won_mean": [step / 100_000 for step in steps], "test_battle_won_mean_T": steps}
         write_pymarl(tmp_path / "sacred" / str(seed), {**PYMARL, "seed": seed}, info)
@@ -345,10 +333,11 @@ def test_a_run_of_pymarl_is_whole_if_it_ended_within_two_test_intervals_of_its_b
         (1, "finished", 50_000),
         (2, "finished", 50_000),
         (3, "stopped", 20_047),
+        (4, "finished", 90_047),
     ]
     assert "sacred/3 (at 20,047 of 50,000 env steps)" in done["remarks"][0]
     (group,) = select_finals(read_curves(read_tables(db, rows))).by_variant
-    assert (group.n, group.variant.name) == (2, "qmix, imported (sacred)")
+    assert (group.n, group.variant.name) == (3, "qmix, imported (sacred)")
 
 
 def test_a_crashed_run_and_a_run_with_nan_are_named_and_the_others_are_imported(db, tmp_path, capsys) -> None:
@@ -358,25 +347,35 @@ def test_a_crashed_run_and_a_run_with_nan_are_named_and_the_others_are_imported(
     write_pymarl(place / "3", {**PYMARL, "seed": 3}, INFO | {"test_battle_won_mean": [0.0, float("nan")]})
     write_pymarl(place / "4", {**PYMARL, "seed": 4}, INFO)
     (place / "4" / "info.json").write_text('{"test_battle_won_mean": [0.0')
-    write_pymarl(place / "5", {**PYMARL, "seed": 1}, {"test_battle_won_mean": [0.1], "test_battle_won_mean_T": [70]})
+    write_pymarl(place / "0", {**PYMARL, "seed": 1}, {"test_battle_won_mean": [0.1], "test_battle_won_mean_T": [70]})
     done = take(db, place, "sacred", capsys)
-    assert [row.seed for row in read_rows(db, done["runs"])] == [1]
+    assert [(row.seed, row.env_steps) for row in read_rows(db, done["runs"])] == [(1, 50_000)], "the longest of seed 1"
     assert len(done["skipped"]) == 4
     reasons = " ".join(done["skipped"])
     assert "sacred/2 has neither" in reasons
     assert "sacred/3, win_rate at step 50,000" in reasons
     assert "info.json is not JSON" in reasons
-    assert "sacred/5 is a second run" in reasons
+    assert "sacred/0 is a second run" in reasons
 
 
-def test_five_against_five_and_ten_against_ten_of_smacv2_are_two_tasks(db, tmp_path, capsys) -> None:
-    for n in (5, 10):
-        env_args = {"map_name": "10gen_terran", "capability_config": {"n_units": n, "n_enemies": n}}
-        write_pymarl(
-            tmp_path / "sacred" / str(n), {**PYMARL, "seed": n, "env": "sc2wrapped", "env_args": env_args}, INFO
-        )
-    rows = read_rows(db, take(db, tmp_path / "sacred", "sacred", capsys)["runs"])
-    assert [(row.env, row.map) for row in rows] == [("smacv2", "terran_5_vs_5"), ("smacv2", "terran_10_vs_10")]
+@pytest.mark.parametrize(
+    ("env", "env_args", "task"),
+    [
+        ("gymma", {"key": "lbforaging:Foraging-8x8-2p-3f-v3"}, ("lbforaging", "Foraging-8x8-2p-3f-v3")),
+        (
+            "sc2wrapped",
+            {"map_name": "10gen_terran", "capability_config": {"n_units": 5, "n_enemies": 6}},
+            ("smacv2", "terran_5_vs_6"),
+        ),
+        ("academy_3_vs_1_with_keeper", {}, ("grf", "academy_3_vs_1_with_keeper")),
+    ],
+)
+def test_the_task_of_pymarl_is_found_in_its_settings_which_are_kept(db, tmp_path, capsys, env, env_args, task) -> None:
+    config = {**PYMARL, "seed": 3, "env": env, "env_args": {**env_args, "time_limit": 60}, "clip": float("inf")}
+    write_pymarl(tmp_path / "sacred" / "1", config, INFO)
+    (row,) = read_rows(db, take(db, tmp_path / "sacred", "sacred", capsys)["runs"])
+    assert (row.env, row.map) == task
+    assert (row.config["theirs"]["env_args.time_limit"], row.config["theirs"]["clip"]) == (60, "inf"), "valid JSON"
 
 
 def test_runs_that_differ_in_a_setting_are_not_averaged(db, tmp_path, capsys) -> None:
@@ -453,7 +452,7 @@ def test_algorithm_map_and_seed_are_found_in_the_name_of_a_run(name: str, algo: 
     assert parse_run_name(name, SourceOverrides()) == (algo, map, seed)
 
 
-def test_imports_of_four_programs_and_our_runs_are_one_chart(db, tmp_path, capsys) -> None:
+def test_imports_of_five_programs_and_our_runs_are_one_chart(db, tmp_path, capsys) -> None:
     own = [
         create_run(db, stored(seed=seed, map="3m", steps=50_000), target_steps=50_000, versions={}) for seed in (1, 2)
     ]
@@ -472,7 +471,8 @@ def test_imports_of_four_programs_and_our_runs_are_one_chart(db, tmp_path, capsy
             [(step + 7 * seed, slope * step / 5000 + seed) for step in range(0, 50_001, 10_000)]
             for slope in (0.6, 0.9, 1.2, 1.5)
         ]
-        write_sacred(pymarl, {**PYMARL, "seed": seed}, {"test_return_mean": returns[0]}, end="os._exit")
+        curves = {"test_return_mean": returns[0]}
+        write_sacred(pymarl, {**PYMARL, "seed": seed}, curves, epymarl=seed == 3, end="os._exit")
         run_steps = steps({step: [value] for step, value in returns[1]})
         write(benchmarl / f"{seed}.json", json.dumps({"smac": {"3m": {"Mappo": {f"seed_{seed}": run_steps}}}}))
         write_mappo(mappo, seed, {"eval_average_episode_rewards": returns[2]})

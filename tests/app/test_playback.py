@@ -19,7 +19,7 @@ from app.analysis.episodes import draw_scene, find_fault
 from app.figures.named.trajectories import draw_trajectory
 from app.figures.theme import NEUTRAL_COLOR
 from app.replay.drawing import FieldArtist, draw_image
-from app.replay.files import choose_moments, make_gif, make_page
+from app.replay.files import choose_moments, make_gif, make_page, read_replays
 from app.replay.layout import (
     MOVED_APART,
     EpisodeLayout,
@@ -39,6 +39,8 @@ from app.replay.replay import (
 )
 from emtc_core.envs.grf.scenarios import ACTION_NAMES
 from emtc_core.envs.scene import Scene, find_passes
+from emtc_core.errors import ConfigError
+from tests.errors import raises
 
 
 def make_scene(frames: int = 5, *, health: float = 1.0) -> Scene:
@@ -78,6 +80,25 @@ def lay_out(scene: Scene, *, has_rings: bool = True) -> EpisodeLayout:
 
 def read_header(payload: bytes) -> dict:
     return json.loads(payload[4 : 4 + int.from_bytes(payload[:4], "little")])
+
+
+def test_trail_health_and_death_of_a_unit_are_drawn_where_it_is():
+    scene = make_scene(health=0.5)
+    field = FieldArtist(FileFigure().subplots(), lay_out(scene), (320, 320))  # 10 pixels are a field unit
+    trails, rings, deaths = field.moving[0], field.moving[-6], field.moving[-4]
+    field.move(0)
+    health = rings.get_segments()[3]  # three gray circles, then the health of each unit
+    radius = np.hypot(*health.T)  # of agent 0, which is at (0, 0)
+    assert radius.min() > 8, "outside the unit, whose number is inside"
+    np.testing.assert_allclose(health[-1], (0, -radius[0]), atol=1e-5)  # half of the circle
+    field.move(1)
+    ((*_, first),) = deaths.get_segments()
+    field.move(1.5)
+    steps = np.array(trails.get_segments()).reshape(2, 3, 2, 2)[:, 0]  # of agent 0
+    np.testing.assert_allclose(steps, [[(0, 0), (20, 0)], [(20, 0), (30, 0)]])
+    ((*_, later),) = deaths.get_segments()
+    dead = 10 * scene.position[2, 1]
+    assert 0 < np.hypot(*(first - dead)) < np.hypot(*(later - dead))
 
 
 def test_overlapping_units_are_drawn_apart_with_a_note():
@@ -352,3 +373,9 @@ def test_a_page_contains_its_data_and_loads_nothing():
     packed = re.search(r'id="data">([^<]*)<', page)
     assert packed
     assert base64.b64decode(packed[1]) == make_payload([side], start=2)
+
+
+@pytest.mark.parametrize("name", ["", "1-2-3", "9" * 30])
+def test_an_invalid_name_of_an_episode_is_refused(name):
+    with raises(ConfigError, key="episode", value=name):
+        read_replays(None, [("run", name)])  # type: ignore[arg-type]

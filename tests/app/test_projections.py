@@ -71,9 +71,11 @@ def test_progress_rises_and_an_exception_in_it_cancels(blobs, method):
 @pytest.mark.parametrize("n_distinct", [1, 11, 12])
 def test_a_map_has_as_many_points_as_there_are_different_embeddings(method, n_distinct):
     distinct = np.random.default_rng(0).normal(size=(n_distinct, 4)).astype(np.float32)
-    drawn = compute_projection(method, distinct[np.arange(774) % n_distinct], seed=0)
+    points = distinct[np.arange(774) % n_distinct]
+    drawn = compute_projection(method, points, seed=0)
     assert len(np.unique(drawn, axis=0)) == n_distinct
     assert np.isfinite(drawn).all()
+    assert len(np.unique(compute_projection(method, points, seed=0, init=drawn), axis=0)) == n_distinct
     if n_distinct > 1:
         assert np.ptp(drawn, axis=0).max() > 1, "the points are apart"
 

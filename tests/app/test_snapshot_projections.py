@@ -125,7 +125,7 @@ def test_a_collapsed_memory_is_one_point_and_the_command_says_so(db, capsys) -> 
     stored = find_projection(db, first, "umap", make_projection_params("umap", n=400, seed=0))
     assert stored is not None
     assert len(np.unique(stored.coordinates, axis=0)) == 1
-    later = project_snapshot(db, second, method="umap", n=N)
+    later = project_snapshot(db, second, method="umap", n=400)
     assert read_initial_projection(later.params) is None, "a layout cannot start with one point"
     assert len(np.unique(later.coordinates, axis=0)) == 400
     options = AtlasOptions(method="umap", snapshot=first, n_landmarks=400)

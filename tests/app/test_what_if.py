@@ -145,12 +145,6 @@ def test_the_removed_share_is_the_metric_of_that_name() -> None:
     assert ours.closed == pytest.approx(ratio["gate/closed_fraction"])
 
 
-def test_a_gate_that_is_open_everywhere_has_the_tau_of_its_newest_transition_or_the_setting() -> None:
-    silent = replace(_snapshot(1), beta=np.ones(30, np.float32), delta_mem=np.zeros(30, np.float32))
-    assert find_tau(silent, _stream(1, silent), GateConfig()) == 0.6
-    assert find_tau(silent, NONE, GateConfig(tau_end=0.25)) == 0.25
-
-
 @pytest.fixture
 def gate_laws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gates of plug-ins: the guide's linear gate with its inverse, and one that has none."""
@@ -181,6 +175,9 @@ def test_tau_at_the_snapshot_comes_from_the_inverse_of_the_gate_law(type: str, g
     found = evaluate_what_if(_judged_by(gate, 1.0), NONE, _rules(gate), WhatIfSettings())
     np.testing.assert_allclose(found.sets[0].recomputed.beta, found.sets[0].recorded.beta, atol=1e-6)
     assert (found.law_without_inverse, explain_tau(found)) == (None, "")
+    silent = replace(_snapshot(1), beta=np.ones(30, np.float32), delta_mem=np.zeros(30, np.float32))
+    assert find_tau(silent, _stream(1, silent), gate) == 0.6, "where no beta determines tau, the newest recorded one"
+    assert find_tau(silent, NONE, GateConfig(type=type, tau_end=0.25)) == 0.25
 
 
 def test_a_gate_law_without_an_inverse_has_the_newest_recorded_tau_or_none(gate_laws: None) -> None:
