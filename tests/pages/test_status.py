@@ -55,7 +55,7 @@ def test_a_lost_run_is_resumed_from_its_checkpoint_and_starts_again_without_one(
     assert keys & {"start-again", "resume-ended"} == {"resume-ended"}
     assert f"the {steps:,} steps recorded after it are superseded" in said(app)
     app.session_state[OPENED_BOX] = EVENTS
-    assert "Only one good checkpoint" in said(app.run())
+    assert str(run_folder(empty, run_id)) in said(app.run()).replace("\\", "")
 
 
 def test_checkpoints_that_cannot_be_used_say_why(empty):

@@ -66,7 +66,7 @@ def test_the_tour_leads_through_all_steps_of_the_newest_run_with_a_gate_and_a_me
         keys = {button.key for button in app.button}
         assert ("tour_back" in keys) == (number > 1), number
         assert ("tour_next" in keys) == (number < len(STEPS)), number
-        if step.title == "An outlier.":
+        if "mark" in addresses[-1]:
             assert f"Memory {outlier.slot} is the largest outlier" in said(app)
         if number < len(STEPS):
             app.button(key="tour_next").click().run()
