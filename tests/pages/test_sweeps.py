@@ -82,12 +82,13 @@ def test_faults_are_shown_before_anything_is_created(empty):
 
 
 def test_the_start_button_queues_the_runs_and_starts_them_in_the_background(empty, started):
-    app = write(open_page("sweeps"), SMALL)
+    shown = seed_sweep(empty, TAU)
+    app = write(open_page("sweeps", sweep=shown), SMALL)
     app.button(key="sweep_start").click().run()
-    (sweep,) = list_sweeps(empty)
+    (sweep,) = [sweep for sweep in list_sweeps(empty) if sweep.id != shown]
     assert sweep.counts == {"queued": 2}
     assert [call[:3] for call in started] == [["app.cli.main", "sweep", sweep.id]]
-    assert app.query_params["sweep"] == sweep.id
+    assert read_address(app)["sweep"] == sweep.id
     assert not app.exception
     assert "has been evaluated yet" in said(app)
 
