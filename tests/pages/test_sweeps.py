@@ -296,22 +296,29 @@ def test_tables_and_figures_of_a_sweep_read_one_state_of_the_database(empty, mon
     assert drawn[-1] != drawn[0], "the next run of the page reads the new state"
 
 
+def find_table(app, head: str) -> str:
+    texts = [str(part.value).replace("\\", "").replace("\u00a0", " ") for part in app.markdown]
+    (found,) = [text for text in texts if text.startswith(head)]
+    return found
+
+
 def test_a_sweep_has_a_result_with_intervals_verdicts_and_its_file(empty):
     sweep_id = seed_sweep(empty, LAMBDA)
     app = open_page("sweeps", sweep=sweep_id, result="true")
     assert not app.exception
     assert not app.error
-    tables = [str(part.value) for part in app.markdown if str(part.value).startswith("| ")]
-    tables = [text.replace("\\", "").replace("\u00a0", " ") for text in tables]
-    (rates,) = [text for text in tables if text.startswith("| variant | 3m |")]
+    rates = find_table(app, "| variant | 3m |")
     assert rates.count("2 seeds") == 6
     assert "[" in rates, "95 % intervals"
-    (tests,) = [text for text in tables if text.startswith("| task | against | n ")]
+    tests = find_table(app, "| task | against | n ")
     assert len(tests.splitlines()) == 2 + 5
     assert "too few seeds" in tests
-    app.selectbox(key="sweeps?reference").select_index(2).run()
-    assert "reference" in app.query_params
+    reference = app.selectbox(key="sweeps?reference")
+    name = reference.options[2]
+    assert f"| {name} |" in tests
+    reference.select_index(2).run()
     assert not app.exception
+    assert f"| {name} |" not in find_table(app, "| task | against | n ")
     assert "Open in Compare" in said(app)
     assert "<b>" not in said(app).replace("\\<", ""), "the name of the sweep is shown as text"
     (text,) = [code.value for code in app.code if "[grid]" in code.value]
