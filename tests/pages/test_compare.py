@@ -441,5 +441,6 @@ def test_curves_can_have_another_x_axis(several):
     assert any("--x-axis episodes" in command for command in list_commands(app))
     app.selectbox(key="compare?axis").set_value("hours").run()
     assert not app.exception
+    assert not app.error
     assert "has no wall time, because its speed was not recorded" in said(app)
     assert table(app, "variant")[1][0] == "EMTC(QPLEX)", "the tables do not need the axis"

@@ -78,30 +78,6 @@ def links(app: AppTest) -> dict[str, dict[str, list[str]]]:
     return {link.proto.label.replace("\\", ""): parse_qs(link.proto.query_string) for link in app.get("page_link")}
 
 
-def test_the_example_study_opens_on_its_findings(empty):
-    app = open_page("home").button(key="open_example").click().run()
-    assert not app.exception
-    assert not app.error
-    assert app.title[0].value == "Findings"
-    assert [chart["panels"][0]["title"] for chart in charts(app)] == [
-        "robust win rate, 3s_vs_5z",
-        "robust win rate, 2s3z",
-    ], "the task with more runs comes first"
-    few = ":gray-badge[:material/hourglass_empty: too few seeds]"
-    header, *rows = verdicts(app)
-    assert header == ["claim", "3s_vs_5z", "2s3z"]
-    assert rows[0] == ["1. EMTC learns better than EMU", few, few]
-    assert rows[2] == ["2. EMTC learns better than its backbone: :gray[EMTC(CDS) − CDS]", "–", few]
-    text = said(app).replace("\\", "")
-    assert "Not known yet: 1 to 3 pairs of seeds per comparison, 5 are needed." in text
-    assert "20 of 36 planned runs" in text
-    assert "n = 1 seed per line. A single seed has no band." in text
-    assert "Not drawn: “EMTC(QPLEX), No-TCSE” (n = 1), “EMTC(CDS)” (n = 1)" in text
-    opened = links(app)["Compare all 8 variants"]
-    assert len(opened["runs"][0].split(",")) == 8
-    assert opened["y"] == ["robust_win_rate"]
-
-
 def test_without_a_study_the_page_names_the_next_step(empty):
     app = open_page("findings")
     assert not app.exception
@@ -126,7 +102,9 @@ def test_each_task_has_one_chart_of_at_most_four_smoothed_lines(study):
         assert chart["bands"] == "pointed"
         assert all(line["label"] and line["lo"] and line["hi"] for line in chart["panels"][0]["lines"])
     assert "Not drawn: “EMTC(QPLEX), preset = prewrite” (n = 5)" in said(app).replace("\\", "")
-    assert len(links(app)["Compare all 5 variants"]["runs"][0].split(",")) == 25
+    opened = links(app)["Compare all 5 variants"]
+    assert len(opened["runs"][0].split(",")) == 25
+    assert (opened["y"], opened["band"], opened["smooth"]) == (["robust_win_rate"], ["ci"], ["50000"])
 
 
 def test_a_claim_has_its_estimate_and_a_verdict_in_words(study):
@@ -139,9 +117,10 @@ def test_a_claim_has_its_estimate_and_a_verdict_in_words(study):
     assert by_task["1. EMTC learns better than EMU", "all tasks"][1] == "10 pairs"
     undecided = by_task["3. The gate helps", "3s_vs_5z"][-1]
     assert undecided.startswith(":orange-badge[:material/question_mark: cannot tell] :small[detectable: 0.0")
-    header, first, *_ = verdicts(app)
+    header, first, *others = verdicts(app)
     assert header == ["claim", "3s_vs_5z", "academy_3_vs_1_with_keeper [grf]", "all tasks"]
     assert first == ["1. EMTC learns better than EMU", *[":green-badge[:material/check_circle: supported]"] * 3]
+    assert ["4. A strong gate helps", ":orange-badge[:material/question_mark: cannot tell]", "–", "–"] in others
     assert "2 of 8 claims are supported (1. EMTC learns better than EMU; 2. " in said(app).replace("\\", "")
 
 
@@ -155,20 +134,6 @@ def test_planned_runs_without_a_result_are_listed_with_their_state(empty):
     (postponed,) = (each for each in app.expander if each.label == "Postponed parts of the plan")
     text = postponed.caption[0].value.replace("\\", "")
     assert "Part F (football), postponed on 2026-11-28: A run takes about three hours of one core." in text
-
-
-def test_a_study_of_one_seed_has_no_verdict_and_no_interval(empty):
-    seed_study(empty, FOOTBALL, finished={1})
-    app = open_all()
-    assert not app.exception
-    assert not app.error
-    rows = estimates(app)
-    assert len(rows) == 4
-    for row in rows:
-        assert "[" not in row[2]
-        assert row[-1] == ":gray-badge[:material/hourglass_empty: too few seeds]"
-    (chart,) = charts(app)
-    assert all(line["lo"] is None for line in chart["panels"][0]["lines"])
 
 
 def test_a_study_with_queued_runs_only_has_no_charts(empty):
@@ -192,6 +157,8 @@ def test_the_url_selects_a_study_by_its_title(study):
     assert not other.exception
     assert FIRST.question in said(other).replace("\\", "")
     assert [chart["panels"][0]["title"] for chart in charts(other)] == ["robust win rate, 2s3z"]
+    few = ":gray-badge[:material/hourglass_empty: too few seeds]"
+    assert ["2. EMTC learns better than its backbone: :gray[EMTC(CDS) − CDS]", few] in verdicts(other)
     assert CONFIRMATORY.question in said(open_page("findings", study="<b>")).replace("\\", "")
 
 
@@ -223,7 +190,10 @@ def test_a_hidden_run_is_not_counted(study):
     assert "44 of 45 planned runs" in said(open_page("findings"))
 
 
-def test_a_link_opens_the_details(study):
+def test_the_details_are_read_only_while_they_are_open(study):
+    app = open_page("findings")
+    assert not app.dataframe
+    assert "Findings in the guide" not in links(app)
     app = open_page("findings", measures="true", numbers="true", settings="true", plan="true")
     assert not app.exception
     assert not app.error
@@ -237,12 +207,6 @@ def test_a_link_opens_the_details(study):
     run_ids = {row.id for sweep in list_sweeps(study) for row in sweep_runs(study, sweep.id)}
     assert {parse_qs(urlsplit(link).query)["run"][0] for link in numbers["run"]} <= run_ids
     assert links(app)["Findings in the guide"] == {"page": ["findings"]}
-
-
-def test_closed_details_are_not_read(study):
-    app = open_page("findings")
-    assert "This file was committed before the first run" not in said(app)
-    assert "Findings in the guide" not in links(app)
 
 
 def test_a_pinned_chart_can_be_drawn_again_from_its_runs(study):

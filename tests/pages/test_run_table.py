@@ -240,7 +240,7 @@ def test_a_queued_run_is_stopped_and_a_finished_run_is_not(several):
     app = open_page("home")
     assert list_ids(app)[0] == queued
     select(app, queued, ids[0])
-    press(app, "Stop 1")
+    app.button(key="act-stop").click().run()
     assert not app.exception
     assert find_run(db, queued).status == "stopped"
     assert find_run(db, ids[0]).status == "finished"
