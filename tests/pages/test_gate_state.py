@@ -121,7 +121,7 @@ def test_a_missing_incentive_has_one_reason_while_the_run_trains_and_another_aft
     assert facts["success_rate"] is None
 
 
-def test_a_run_that_ended_before_its_first_update_is_not_told_to_wait_for_it(empty):
+def test_a_run_that_ended_before_its_first_update_has_another_reason_than_a_running_one(empty):
     run_id = seed_run(empty, status="running", gate="idle")
     with empty.transaction() as connection:
         connection.execute(delete(MetricRow).where(MetricRow.name.in_(("gate/closed_fraction", "incentive/rho"))))

@@ -101,6 +101,7 @@ def test_a_page_opens_on_a_failed_run_and_shows_the_reason_and_its_name_as_text(
     if page in reasons:
         assert reasons[page] in said(app)
         assert "\\<b\\>run" in said(app)
+    assert "<b>run" not in said(app)
 
 
 @pytest.mark.parametrize("page", ["run", "live"])
