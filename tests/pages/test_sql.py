@@ -87,5 +87,5 @@ def test_a_result_with_numbers_has_a_chart(seeded):
     assert len(app.get("vega_lite_chart")) == 1
     app.selectbox(key="chart_color-env_step,name,value").set_value("name").run()
     assert not app.exception
-    app = run_query(open_page("sql", chart="true"), "select name from runs")
+    app = run_query(open_page("sql", chart="true"), "select name from metrics")
     assert not app.get("vega_lite_chart")
