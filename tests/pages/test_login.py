@@ -119,3 +119,5 @@ def test_no_file_is_uploaded_before_the_login(monkeypatch):
     assert manager.get_files("ada", ["film"]) == [film]
     upload_guard.forbid_uploads()
     assert manager.get_files("ada", ["film"]) == []
+    with pytest.raises(upload_guard.UploadRefusedError):
+        manager.add_file("ada", film)

@@ -121,6 +121,7 @@ def test_an_unknown_run_is_one_sentence_with_a_command(seeded, page):
         ("replay", {"episode": "1", "beside": "<script>"}),
         ("replay", {"episode": "1", "beside": "999"}),
         ("replay", {"episode": "1", "beside_play": "1-2-3"}),
+        ("replay", {"play": "1-0"}),
         ("replay", {"episode": "1", "beside": "1", "beside_run": "zzzz"}),
     ],
 )
