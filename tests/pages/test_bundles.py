@@ -231,10 +231,11 @@ def test_single_runs_of_a_bundle_are_compared_and_pinned_to_the_own_notebook(own
     assert "EMTC(QPLEX), from study.emtc" in text
     assert "QMIX" not in text
     assert "not in the database" not in text
-    press(app, "Pin to notebook")
+    app = press(open_page("compare", runs=f"t0000@{opened.key}"), "Pin to notebook")
     assert not app.exception
     assert not app.error
     (entry,) = list_entries(db)
+    assert entry.run_id is None, "it is not a run of this database"
     assert "no longer in this database" not in said(open_page("notebook"))
     content = export_entries(db, [entry.id], "ipynb").decode()
     assert f"t0000@{opened.key}" in content
