@@ -92,7 +92,7 @@ def test_a_bundle_is_opened_by_its_path_shown_left_and_removed(own, file):
 
 
 @pytest.mark.parametrize("name", ["study.emtc", "../../../study.emtc"])
-def test_an_upload_is_written_only_into_the_cache_folder_from_which_old_parts_are_deleted(own, file, name):
+def test_an_upload_is_written_only_into_the_cache_folder_from_which_old_parts_are_deleted(own, file, tmp_path, name):
     left, in_use = find_cache() / ".opening-left", find_cache() / ".opening-in-use"
     for folder in (left, in_use):
         folder.mkdir(parents=True)
@@ -104,6 +104,7 @@ def test_an_upload_is_written_only_into_the_cache_folder_from_which_old_parts_ar
     (bundle,) = list_bundles()
     assert bundle.name == "study.emtc"
     assert {path.name for path in find_cache().iterdir()} == {f"{bundle.key}.db", f"{bundle.key}.json", in_use.name}
+    assert not list(tmp_path.rglob("*.emtc"))
 
 
 def test_a_damaged_upload_is_refused_once_and_checked_once(own, file, monkeypatch):
@@ -201,6 +202,7 @@ def test_an_import_is_summarized_first_and_its_runs_are_tagged_and_drawn_once(ow
     found = list_runs(db)
     assert sorted(tuple(tags) for tags in found["tags"]).count(("from study.emtc",)) == 3
     assert len(found) == 9
+    assert "9 runs" in said(app)
     press(app, "Import …")
     assert "Already in your database and not changed: " in said(app)
     app = open_page("compare", **{"with": opened.key})
@@ -213,6 +215,9 @@ def test_an_import_is_summarized_first_and_its_runs_are_tagged_and_drawn_once(ow
 def test_a_read_only_server_shows_no_bundle(own, opened, monkeypatch):
     monkeypatch.setenv("EMTC_READ_ONLY", "1")
     app = open_page("home", **{"from": opened.key})
+    app.session_state[OPENED_BOX] = "bundles"
+    app.run()
+    assert not app.file_uploader
     assert "study" not in said(app)
     assert "5 runs" not in said(app)
     app = open_page("compare", **{"with": opened.key}, runs=f"t0000@{opened.key}")
@@ -226,10 +231,11 @@ def test_single_runs_of_a_bundle_are_compared_and_pinned_to_the_own_notebook(own
     assert "EMTC(QPLEX), from study.emtc" in text
     assert "QMIX" not in text
     assert "not in the database" not in text
-    press(app, "Pin to notebook")
+    app = press(open_page("compare", runs=f"t0000@{opened.key}"), "Pin to notebook")
     assert not app.exception
     assert not app.error
     (entry,) = list_entries(db)
+    assert entry.run_id is None, "it is not a run of this database"
     assert "no longer in this database" not in said(open_page("notebook"))
     content = export_entries(db, [entry.id], "ipynb").decode()
     assert f"t0000@{opened.key}" in content

@@ -71,7 +71,12 @@ def test_the_frozen_curves_have_the_rates_colors_and_bands_of_the_pages(study: D
             assert old.low is None or old.high is None or (old.low.min() >= 0 and old.high.max() <= 1)
 
 
-def test_the_tour_takes_the_run_of_which_everything_is_in_the_bundle(example: Bundle, study: Database) -> None:
+def test_one_press_opens_the_example_and_its_tour_takes_the_run_of_which_everything_is_in_the_bundle(
+    example: Bundle, study: Database
+) -> None:
+    app = open_page("guide").button(key="open_example").click().run()
+    assert app.title[0].value == "Findings"
+    assert app.query_params["from"] in (example.key, [example.key])
     app = open_page("guide", **{"from": example.key})
     app.button(key="take_tour").click().run()
     run_id = app.query_params["run"]

@@ -121,7 +121,7 @@ def test_a_missing_incentive_has_one_reason_while_the_run_trains_and_another_aft
     assert facts["success_rate"] is None
 
 
-def test_a_run_that_ended_before_its_first_update_is_not_told_to_wait_for_it(empty):
+def test_a_run_that_ended_before_its_first_update_has_another_reason_than_a_running_one(empty):
     run_id = seed_run(empty, status="running", gate="idle")
     with empty.transaction() as connection:
         connection.execute(delete(MetricRow).where(MetricRow.name.in_(("gate/closed_fraction", "incentive/rho"))))
@@ -151,6 +151,9 @@ def test_the_curves_of_a_session_equal_the_database_after_new_points_and_new_met
         assert curves.refresh() == 1
         assert curves.version != before
         assert list_points(curves.metrics) == list_points(metric_points(db, run_id, names))
-    curves.add_metrics(["train/q_taken", "train/loss"])
-    assert curves.refresh() == 0
+    recorder = DatabaseRecorder(db, run_id)
+    recorder.record_metrics(step + 1, {"train/loss": 0.4, "train/q_taken": 0.3})
+    recorder.close()
+    curves.add_metrics(["train/q_taken", "train/loss"])  # read as far as the other metrics
+    assert curves.refresh() == 2
     assert list_points(curves.metrics) == list_points(metric_points(db, run_id, [*names, "train/q_taken"]))

@@ -55,6 +55,7 @@ def test_a_corrected_length_enables_start_and_a_wrong_one_that_is_still_sent_sta
     app.text_input(key="steps").set_value("-5")
     app.button(key="start").click().run()
     assert not app.exception
+    assert ["(got -5)" in error.value.replace("\\", "") for error in app.error] == [True]
     assert len(list_runs(empty)) == 0
 
 
@@ -113,6 +114,7 @@ def test_a_changed_setting_shows_its_default_and_is_reset_with_the_others(empty)
     app = open_page("launch", steps="777", **{"gate.tau_end": "0.3", "gate.tau_start": "2"})
     assert "default 0\\.6" in app.text_input(key="set-gate.tau_end").label
     assert "2 changes from preset" in plain(app)
+    assert "without effect" not in plain(app)
     app.text_input(key="set-gate.tau_end").set_value("0.6").run()
     assert address(app) == {"steps": "777", "gate.tau_start": "2"}
     app.selectbox(key="algo").set_value("qmix").run()

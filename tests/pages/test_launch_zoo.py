@@ -43,6 +43,7 @@ def test_a_return_can_be_chosen_from_which_an_episode_is_a_success(form, monkeyp
     form = form.selectbox(key="algo").set_value("emtc-qplex").run()
     form = form.radio(key=success).set_value("return_threshold").run()
     assert form.button(key="start").disabled
+    assert not form.error, "it is only incomplete"
     form = form.text_input(key=f"threshold-{map}").set_value("much").run()
     assert "memory.success_threshold must be a number (got 'much')" in form.error[0].value.replace("\\", "")
     form = form.text_input(key=f"threshold-{map}").set_value("9.5").run()

@@ -58,7 +58,7 @@ def test_each_provider_has_a_button_that_reports_a_missing_library(seeded, monke
     [
         ("", "ada@lab.org", None, True),
         ("ada@lab.org, bob@x.y", "Bob@x.y", True, True),
-        ("@lab.org", "ada@lab.org", "true", True),
+        ("@lab.org", "Ada@Lab.org", "true", True),
         ("@lab.org", "ada@lab.org", "false", False),
         ("@lab.org", "ada@lab.org", False, False),
         ("@lab.org", "ada@lab.org", None, False),
@@ -119,3 +119,5 @@ def test_no_file_is_uploaded_before_the_login(monkeypatch):
     assert manager.get_files("ada", ["film"]) == [film]
     upload_guard.forbid_uploads()
     assert manager.get_files("ada", ["film"]) == []
+    with pytest.raises(upload_guard.UploadRefusedError):
+        manager.add_file("ada", film)

@@ -131,6 +131,7 @@ def test_many_entries_are_split_into_pages_and_a_search_starts_at_the_first(empt
     assert "#### Note2" not in first
     app = open_page("notebook", sheet="2")
     assert "#### Note2" in said(app)
+    assert "#### Note10" not in said(app)
     app.text_input(key="notebook?q").set_value("note1").run()
     assert not app.exception
     assert "#### Note10" in said(app)

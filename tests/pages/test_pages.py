@@ -101,6 +101,7 @@ def test_a_page_opens_on_a_failed_run_and_shows_the_reason_and_its_name_as_text(
     if page in reasons:
         assert reasons[page] in said(app)
         assert "\\<b\\>run" in said(app)
+    assert "<b>run" not in said(app)
 
 
 @pytest.mark.parametrize("page", ["run", "live"])
@@ -120,6 +121,7 @@ def test_an_unknown_run_is_one_sentence_with_a_command(seeded, page):
         ("replay", {"episode": "1", "beside": "<script>"}),
         ("replay", {"episode": "1", "beside": "999"}),
         ("replay", {"episode": "1", "beside_play": "1-2-3"}),
+        ("replay", {"play": "1-0"}),
         ("replay", {"episode": "1", "beside": "1", "beside_run": "zzzz"}),
     ],
 )

@@ -85,6 +85,9 @@ def test_without_states_of_training_episodes_an_evaluation_episode_is_played_or_
     assert not app.info
     assert app.radio(key="replay?play").value
     assert app.segmented_control(key="replay?source").value == "evaluation"
+    app.segmented_control(key="replay?source").set_value("training").run()
+    assert app.segmented_control(key="replay?source").value == "training"
+    assert app.radio(key="replay?episode").value
     with db.transaction() as connection:
         connection.execute(delete(EvalEpisode).where(EvalEpisode.run_id == run_id))
     seed_run(db, name="With states")

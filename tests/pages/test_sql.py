@@ -34,6 +34,9 @@ def test_a_result_has_links_to_runs_and_is_shown_until_the_next_query(seeded, us
     app = run_query(app, "select run_id, id from snapshots")
     assert app.dataframe[1].value["run_id"].str.endswith(f"run={seeded[1]}").all()
     assert app.dataframe[1].value["id"].tolist() == [1, 2], "not ids of runs"
+    app = run_query(app, "select * from runs where false")
+    assert len(app.dataframe) == 1
+    assert "returned no rows" in said(app)
 
 
 def test_small_numbers_keep_their_significant_digits(seeded):
@@ -87,5 +90,5 @@ def test_a_result_with_numbers_has_a_chart(seeded):
     assert len(app.get("vega_lite_chart")) == 1
     app.selectbox(key="chart_color-env_step,name,value").set_value("name").run()
     assert not app.exception
-    app = run_query(open_page("sql", chart="true"), "select name from runs")
+    app = run_query(open_page("sql", chart="true"), "select name from metrics")
     assert not app.get("vega_lite_chart")

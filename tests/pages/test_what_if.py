@@ -81,6 +81,9 @@ def test_a_link_reproduces_the_view(seeded):
     chosen = {box.label: box.value for box in app.selectbox}
     assert chosen["H(s) source"] == "written"
     assert chosen["H(s′) source"] == "link"
+    for source in ("wi_lookup", "wi_next"):
+        other = open_page("memory", run=seeded[1], **{name: text for name, text in query.items() if name != source})
+        assert _numbers(other, "links: Δ̄_mem [return]")[1] != _numbers(app, "links: Δ̄_mem [return]")[1], source
 
 
 @pytest.mark.parametrize("law", ["paper", "with an inverse", "without an inverse"])
