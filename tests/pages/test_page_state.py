@@ -140,11 +140,12 @@ def test_the_address_decides_again_when_it_changes(seeded):
     assert app.number_input(key="memory?point").value == 3
 
 
-def test_a_second_declaration_of_a_name_is_refused_unless_it_is_the_same():
-    page_state.Flag("twice", "a page of a test")
-    page_state.Flag("twice", "a page of a test")
+@pytest.mark.parametrize(("kind", "limits"), [(page_state.Integer, {}), (page_state.Number, {"low": 0})])
+def test_a_second_declaration_of_a_name_is_refused_unless_it_is_the_same(kind, limits):
+    for _ in range(2):
+        page_state.Number("twice", "a page of a test")
     with pytest.raises(ValueError, match="two different parameters"):
-        page_state.Text("twice", "a page of a test")
+        kind("twice", "a page of a test", **limits)
 
 
 def read_list(app) -> dict:
