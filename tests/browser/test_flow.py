@@ -27,11 +27,6 @@ from tests.pages.seed import seed_run
 pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(600)]
 
 NAMES = [quantity.name.split()[0] for quantity in NODE_QUANTITIES.values()]
-COUNT_DRAWINGS = """node => {
-    const draw = node.state.draw
-    node.drawn = 0
-    node.state.draw = () => { node.drawn += 1; draw() }
-}"""
 
 
 def click_a_point(page, on: str = ".atlas") -> int:

@@ -11,7 +11,6 @@ import pytest
 from storage.blobs import unpack
 from tests.process.trainers import EMTC, FAST, breaches, emtc, environment, read, train_command
 
-SNAPSHOT_COLUMNS = 'slot, "H", xi, n_call, n_xi, t, idx_next, episode'
 GATE_COLUMNS = "reward, h, h_next, delta_mem, beta, tau"
 
 
