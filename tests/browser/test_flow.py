@@ -263,7 +263,7 @@ def test_a_map_can_be_searched_filtered_and_selected_by_keys_alone(page, seeded)
     wait_until(page, lambda: atlas.evaluate(counted) == in_the_address(), "the last press in the address")
 
 
-def test_replay_obeys_buttons_keys_and_the_time_line(page, seeded):
+def test_replay_reacts_to_buttons_keys_and_the_time_line(page, seeded):
     url, run_id, _ = seeded
     page.goto(f"{url}/replay?run={run_id}")
     page.locator(".playback .field").wait_for()

@@ -88,7 +88,7 @@ def _log_out(page) -> None:
     page.get_by_role("button", name="Log in").wait_for()
 
 
-def test_who_is_listed_comes_in_and_can_log_out(page, address):
+def test_a_listed_user_sees_the_runs_and_can_log_out(page, address):
     page.goto(f"{address}/compare")
     page.get_by_text("Log in to see the runs").wait_for()
     assert page.get_by_text("Find a run").count() == 0
@@ -99,7 +99,7 @@ def test_who_is_listed_comes_in_and_can_log_out(page, address):
     assert page.get_by_text("Find a run").count() == 0
 
 
-def test_who_is_not_listed_stays_out(page, address):
+def test_an_unlisted_user_sees_no_run(page, address):
     _log_in(page, address, "eve@evil.org")
     page.get_by_text("eve@evil.org may not use this server.").wait_for()
     assert page.get_by_text("Find a run").count() == 0

@@ -150,7 +150,7 @@ def test_a_found_episode_is_large_and_fills_the_frame(page, seeded) -> None:
     wait_until(page, lambda: atlas.evaluate(inside), "all of it inside the frame")
 
 
-def test_what_a_selection_holds_stands_beside_the_map_and_the_filter_covers_none_of_it(page, seeded) -> None:
+def test_a_selection_is_described_next_to_the_map_and_the_filter_covers_no_part_of_it(page, seeded) -> None:
     atlas = open_map(page, seeded)
     atlas.locator(".filter").click()
     page.get_by_role("slider", name="H, from").wait_for()

@@ -27,7 +27,7 @@ SETS = (*FAST, "env.skirmish.spawn_jitter=0.5")
 
 
 @pytest.mark.slow
-def test_a_detached_run_answers_and_learns_what_it_would_have_learned(tmp_path: Path) -> None:
+def test_evaluations_on_request_change_nothing_that_a_run_learns(tmp_path: Path) -> None:
     path, unasked = tmp_path / "asked.db", tmp_path / "unasked.db"
     url = f"sqlite:///{path}"
     run_id = start_detached(url)

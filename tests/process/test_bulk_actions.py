@@ -16,7 +16,7 @@ def _rows(path: Path) -> dict[str, tuple[str, int]]:
 
 
 @pytest.mark.slow
-def test_live_runs_stop_and_go_on_together(tmp_path: Path, monkeypatch) -> None:
+def test_several_live_runs_are_stopped_and_resumed_together(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "x.db"
     url = f"sqlite:///{path}"
     monkeypatch.setenv("EMTC_DB", url)

@@ -134,7 +134,7 @@ def test_the_signal_of_a_worker_is_not_counted_and_a_second_sigterm_ends_the_pro
             signal.raise_signal(signal.SIGTERM)
 
 
-def test_a_driver_that_a_signal_breaks_off_may_complain_and_the_run_is_stopped_all_the_same(
+def test_a_run_is_stopped_although_its_driver_raises_an_error_on_the_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from app.jobs import training

@@ -71,7 +71,7 @@ def kill_after_a_checkpoint(machine: Machine, db: Database, place: Path) -> tupl
 
 @pytest.mark.postgres
 @pytest.mark.ci
-def test_a_killed_run_goes_on_on_another_machine(db: Database, tmp_path: Path) -> None:
+def test_a_killed_run_is_resumed_on_another_machine(db: Database, tmp_path: Path) -> None:
     place = tmp_path / "shared"
     place.mkdir()
     first, second = (Machine(tmp_path / name, db, str(place)) for name in ("first", "second"))

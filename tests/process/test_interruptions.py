@@ -62,7 +62,7 @@ def lose_newest_checkpoint(db: Database, run_id: str) -> None:
 
 
 @pytest.mark.parametrize("algo", ALGOS)
-def test_every_algorithm_goes_on_as_if_nothing_had_been(tmp_path: Path, algo: str) -> None:
+def test_a_resumed_run_of_each_algorithm_equals_an_uninterrupted_one(tmp_path: Path, algo: str) -> None:
     check_that_interruptions_change_nothing(tmp_path, "skirmish", "3m", algo, SHORT)
 
 
@@ -76,7 +76,9 @@ def test_every_algorithm_goes_on_as_if_nothing_had_been(tmp_path: Path, algo: st
         pytest.param("grf", "academy_3_vs_1_with_keeper", LONG, marks=pytest.mark.grf),
     ],
 )
-def test_so_does_every_environment(tmp_path: Path, env: str, map: str, steps: tuple[int, ...]) -> None:
+def test_a_resumed_run_of_each_environment_equals_an_uninterrupted_one(
+    tmp_path: Path, env: str, map: str, steps: tuple[int, ...]
+) -> None:
     require_env(env)
     check_that_interruptions_change_nothing(tmp_path, env, map, "emtc-qplex", steps)
 
@@ -121,7 +123,7 @@ def test_the_device_that_acts_is_chosen_again_on_another_machine(tmp_path: Path)
         train_run(db, run_id, resume=False)
 
 
-def test_every_question_of_a_trainer_to_its_database_may_be_refused_once(
+def test_each_access_of_a_trainer_to_its_database_may_fail_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock, a full disk or a server that cuts a session at any of them: the trainer asks again."""

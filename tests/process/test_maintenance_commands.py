@@ -55,7 +55,9 @@ def test_a_check_lists_what_is_wrong(place: tuple[str, str], capsys: pytest.Capt
     assert (report["database"], report["ok"], run_id in report["findings"][0]) == (url, False, True)
 
 
-def test_nothing_is_thinned_before_it_is_wanted(place: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_thinning_counts_first_and_removes_only_with_yes(
+    place: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     url, run_id = place
     assert run(["db", "thin", run_id, "--trajectories", "--db", url]) == 0
     assert "3 trajectories" in (told := capsys.readouterr().err)

@@ -95,7 +95,7 @@ def assert_equal(found: Curves, db: Database, run_id: str) -> None:
     assert {"gate/tau", "gate_stats/beta_mean"} <= found.keys()
 
 
-def test_a_killed_mirror_goes_on_and_doubles_nothing(target: str, tmp_path: Path) -> None:
+def test_a_killed_mirror_continues_without_duplicates(target: str, tmp_path: Path) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     run_id, recorder = start_recording(db)
     record(recorder, 100, 200)
@@ -118,7 +118,7 @@ def test_a_killed_mirror_goes_on_and_doubles_nothing(target: str, tmp_path: Path
     assert_equal(READERS[target](out), db, run_id)
 
 
-def test_rows_that_a_resume_superseded_stay_in_a_mirror_of_their_own(tmp_path: Path) -> None:
+def test_superseded_rows_are_in_a_separate_run_of_the_mirror(tmp_path: Path) -> None:
     """TensorBoard shows two runs: what was until the kill, and the run as it is; no curve has a step twice."""
     require("tensorboard", importlib.util.find_spec("tensorboard") is not None, "tensorboard is not installed")
     from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
@@ -169,7 +169,7 @@ def test_what_a_mirror_wrote_can_be_imported(tmp_path: Path) -> None:
     assert evaluations(other, imported)["win_rate"].tolist() == evaluations(db, run_id)["win_rate"].tolist()
 
 
-def test_a_target_that_is_none_is_refused_and_creates_nothing(tmp_path: Path) -> None:
+def test_an_unknown_target_is_refused_and_creates_nothing(tmp_path: Path) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     done = emtc("mirror", "--to", "excel", "--out", str(tmp_path / "out"), "--once", "--db", db.url)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

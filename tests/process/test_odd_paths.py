@@ -40,7 +40,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("sign", SIGNS)
-def test_every_command_stays_in_the_folder_where_it_was_typed(recorded, tmp_path, monkeypatch, capsys, sign):
+def test_every_command_uses_the_database_of_its_own_folder(recorded, tmp_path, monkeypatch, capsys, sign):
     name = f"a{sign}b"
     twins = {unquote(name), name.partition("?")[0], "a"} - {name}
     for place in (name, *twins):
@@ -92,7 +92,7 @@ def test_a_run_trains_in_a_folder_of_odd_name_and_the_app_shows_it(tmp_path, mon
 
 
 @pytest.mark.parametrize("written", ["sqlite:///{here}/x%20y.db", "sqlite:///{here}/x y.db?mode=ro"])
-def test_an_address_that_means_another_file_elsewhere_says_so_and_makes_none(tmp_path, capsys, written):
+def test_an_address_in_the_form_of_another_program_is_refused_with_a_correction(tmp_path, capsys, written):
     (tmp_path / "x y.db").touch()
     assert run(["runs", "--db", written.format(here=tmp_path)]) == 2
     assert f"Did you mean {tmp_path}/x y.db?" in capsys.readouterr().err

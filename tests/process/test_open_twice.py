@@ -18,7 +18,7 @@ connection.close()
 """
 
 
-def test_another_process_that_closes_does_not_take_the_log_away(tmp_path: Path) -> None:
+def test_another_process_that_closes_the_database_keeps_the_write_ahead_log(tmp_path: Path) -> None:
     """POSIX drops all locks of a process on a file at any `close` of it; SQLite's last one to leave removes the log."""
     path = tmp_path / "x.db"
     db = open_database(f"sqlite:///{path}")

@@ -184,7 +184,7 @@ def test_the_environment_of_the_guide_keeps_the_contract(lab: dict[str, str], tm
     assert done.stdout == "[]\n"
 
 
-def test_a_run_of_nothing_but_plugins_is_whole(trained: dict[str, Any], lab: dict[str, str]) -> None:
+def test_a_run_with_a_plugin_of_each_kind_is_complete(trained: dict[str, Any], lab: dict[str, str]) -> None:
     assert trained["status"] == "finished", trained["error"]
     config = trained["config"]
     assert config["env"]["plugin"] == {"corridor_walk": {"length": 3}}
@@ -227,7 +227,7 @@ def test_its_settings_are_part_of_the_variant_and_its_environment_arguments_are_
     ("figure", "chosen"),
     [("metrics", "metrics=env/distance,user/best_return"), ("learning-curves", "quantity=user/eval.longest")],
 )
-def test_its_own_numbers_are_drawn(
+def test_metrics_of_plugins_are_drawn(
     trained: dict[str, Any], lab: dict[str, str], tmp_path: Path, figure: str, chosen: str
 ) -> None:
     options = ["--set", chosen, "--format", "csv", "--out", "d.csv"]
@@ -253,7 +253,7 @@ def test_a_sweep_runs_over_an_environments_arguments(lab: dict[str, str], tmp_pa
     assert "env.plugin.corridor_walk.length must be >= 2 (got 1)." in done.stderr
 
 
-def test_what_is_not_installed_is_named_before_any_work(
+def test_a_plugin_that_is_not_installed_is_named_before_any_work(
     trained: dict[str, Any], bare: dict[str, str], tmp_path: Path
 ) -> None:
     new = {**bare, "EMTC_DB": f"sqlite:///{tmp_path / 'none.db'}"}
@@ -270,7 +270,7 @@ def test_what_is_not_installed_is_named_before_any_work(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_whose_plugins_are_gone_is_still_shown_and_says_what_to_install(
+def test_a_run_with_missing_plugins_is_shown_and_its_resume_names_them(
     trained: dict[str, Any], bare: dict[str, str], tmp_path: Path
 ) -> None:
     assert "EMTC" in emtc("runs", env=bare, cwd=tmp_path).stdout.upper()

@@ -46,7 +46,7 @@ def evaluate(path: Path, *arguments: str) -> tuple[int, str, str]:
     return emtc("evaluate", *arguments, "--db", f"sqlite:///{path}")
 
 
-def test_a_policy_is_evaluated_into_a_table_of_its_own(mine: tuple[Path, str]) -> None:
+def test_evaluations_of_a_policy_are_in_a_separate_table(mine: tuple[Path, str]) -> None:
     path, run_id = mine
     curves = read(path, "select * from evaluations"), read(path, "select win_rate, mu_w from runs")
     code, out, err = evaluate(path, run_id, "--episodes", "11", "--json")
@@ -170,7 +170,7 @@ def test_without_checkpoints_there_is_no_policy_and_a_bundle_brings_none(mine, t
     assert read(path, "select count(*) from policy_evaluations") == [(0,)]
 
 
-def test_a_script_plays_with_what_was_learned(trained) -> None:
+def test_a_script_plays_with_the_learned_policy(trained) -> None:
     path, run_id = trained
     policy = load_policy(run_id[:5], path)
     env = make_env(config_from_stored(open_row(path, run_id)).env, n_envs=2)
@@ -189,7 +189,7 @@ def open_row(path: Path, run_id: str) -> dict:
         return db.run(run_id).config
 
 
-def test_the_exported_file_needs_torch_alone_and_acts_alike(trained, tmp_path: Path) -> None:
+def test_the_exported_file_needs_only_torch_and_selects_the_same_actions(trained, tmp_path: Path) -> None:
     path, run_id = trained
     out = tmp_path / "out.pt"
     code, _, err = emtc("export", run_id, "--policy", str(out), "--db", f"sqlite:///{path}")
@@ -206,7 +206,7 @@ def test_the_exported_file_needs_torch_alone_and_acts_alike(trained, tmp_path: P
     assert (code, "cannot be written" in err) == (2, True)
 
 
-def test_a_file_that_acts_otherwise_is_not_kept(trained, tmp_path: Path, monkeypatch) -> None:
+def test_an_exported_file_that_selects_other_actions_is_deleted(trained, tmp_path: Path, monkeypatch) -> None:
     path, run_id = trained
     out = tmp_path / "out.pt"
     monkeypatch.setattr("emtc_core.learner.policy._best", lambda values, avail: avail.int().argmax(-1))

@@ -73,7 +73,7 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_a_checkout_tells_its_commit_and_what_was_not_committed(tmp_path: Path) -> None:
+def test_a_checkout_has_its_commit_and_the_uncommitted_changes(tmp_path: Path) -> None:
     place = tmp_path / "emtc_core" / "gate.py"
     place.parent.mkdir()
     git(tmp_path, "init", "-q")
@@ -105,7 +105,7 @@ def test_nothing_of_the_environment_is_stored_but_names_of_modules(monkeypatch: 
     assert set(seen["modules"]) >= {"json"}
 
 
-def test_going_on_with_other_code_is_listed_beside_how_it_began() -> None:
+def test_other_code_after_a_resume_is_recorded_with_the_first() -> None:
     began = merge_versions({"emtc_lab": "1"}, {"source": "a", "torch": "2"}, env_step=0)
     assert began == {"emtc_lab": "1", "source": "a", "torch": "2"}
     assert merge_versions(began, {"emtc_lab": "1", "source": "a", "torch": "2"}, env_step=500) == began
@@ -114,7 +114,7 @@ def test_going_on_with_other_code_is_listed_beside_how_it_began() -> None:
     assert describe_code(later)["Resumed with other code"] == "from env step 500: source b"
 
 
-def test_seeds_of_one_group_that_differ_in_code_are_doubted_and_the_difference_is_listed() -> None:
+def test_seeds_of_one_group_that_differ_in_code_get_a_warning_and_a_row_of_differences() -> None:
     config = resolve(algo="vdn").model_dump(mode="json")
     versions = {"source": "aa", "commit": "1", "torch": "2.13.0"}
     runs = {

@@ -57,7 +57,7 @@ def has_checkpoint(db: Database, run_id: str) -> bool:
     return any(run_folder(db, run_id).rglob("checkpoint-*.pt"))
 
 
-def test_a_killed_trainer_on_a_local_ray_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_killed_trainer_on_a_local_ray_is_resumed_from_its_checkpoint(tmp_path: Path) -> None:
     file, url, path = write_sweep(tmp_path, steps=1500)
     db = open_database(url)
     with sweep(file, url, "--jobs", "2", "--json", log=tmp_path / "log") as driver:

@@ -65,7 +65,7 @@ def test_without_a_checkpoint_a_run_keeps_its_rows_and_a_new_one_names_it(tmp_pa
     assert breaches(path) == []
 
 
-def test_a_damaged_newest_checkpoint_gives_way_to_the_older_and_all_is_told(killed, tmp_path: Path) -> None:
+def test_a_damaged_newest_checkpoint_is_skipped_for_the_older_one_with_its_reason(killed, tmp_path: Path) -> None:
     url, path, run_id, files = copy_of(killed, tmp_path)
     assert len(files) == 2
     data = bytearray(files[-1].read_bytes())

@@ -82,7 +82,7 @@ def assert_whole(path: Path, n: int) -> None:
         )
 
 
-def test_a_search_killed_twice_goes_on_without_a_trial_twice_or_lost(tmp_path: Path) -> None:
+def test_a_search_that_is_killed_twice_has_each_trial_once(tmp_path: Path) -> None:
     file, url, path = write_search(tmp_path, trials=3)
     for least in (1, 2):
         process = start(file, url)
@@ -128,7 +128,7 @@ def test_workers_train_what_a_search_asks_for(tmp_path: Path) -> None:
     assert_whole(path, 2)
 
 
-def test_a_stopped_search_asks_for_nothing_and_goes_on_later(tmp_path: Path) -> None:
+def test_a_stopped_search_queues_nothing_and_can_be_resumed(tmp_path: Path) -> None:
     file, url, path = write_search(tmp_path, trials=3, steps=400)
     process = start(file, url)
     wait_until(lambda: "running" in {row[0] for row in read(path, "SELECT status FROM runs")}, what="one trains")
@@ -139,7 +139,7 @@ def test_a_stopped_search_asks_for_nothing_and_goes_on_later(tmp_path: Path) -> 
     assert_whole(path, 3)
 
 
-def test_a_run_that_somebody_stopped_is_a_failed_trial_when_the_search_ends(tmp_path: Path) -> None:
+def test_a_stopped_run_is_a_failed_trial_when_the_search_ends(tmp_path: Path) -> None:
     file, url, path = write_search(tmp_path, trials=2, steps=1400)
     Path(file).write_text(Path(file).read_text().replace('pruner = "asha"', 'pruner = "none"'))  # it may be as quick
     process = start(file, url)

@@ -63,7 +63,7 @@ def test_the_app_starts_with_its_own_settings_and_is_this_process(served, folder
     assert "somebody else" not in (folder / "log.txt").read_text()
 
 
-def test_a_page_opens_beside_somebody_elses_app(folder):
+def test_a_page_opens_in_a_folder_with_another_app(folder):
     env = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "EMTC_WARM_UP": "0", "EMTC_DB": "sqlite:///x.db"}
     done = subprocess.run(
         [sys.executable, "-c", _OPENS], cwd=folder, env=env, capture_output=True, text=True, check=False
@@ -81,7 +81,7 @@ def test_a_page_opens_beside_somebody_elses_app(folder):
         (["--db", "postgresql://u:secret@h/d"], "postgresql://u:secret@h/d"),
     ],
 )
-def test_what_is_shown_is_the_database_of_the_folder_of_the_command(folder, monkeypatch, given, shown):
+def test_the_app_shows_the_database_of_the_folder_of_the_command(folder, monkeypatch, given, shown):
     started = {}
     monkeypatch.setattr(serve.os, "execve", lambda program, command, env: started.update(command=command, env=env))
     monkeypatch.chdir(folder)

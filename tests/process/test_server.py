@@ -49,7 +49,7 @@ def test_only_a_page_of_this_machine_opens_the_socket(port: int, name: str) -> N
     assert open_socket(port, f"{name}:{port}", f"http://{name}:{port}") in (400, 403)
 
 
-def test_the_password_of_a_database_stands_in_no_list_of_processes(tmp_path: Path) -> None:
+def test_the_password_of_a_database_is_in_no_list_of_processes_and_no_log(tmp_path: Path) -> None:
     url = f"postgresql+psycopg://u:{PASSWORD}@localhost:1/d?connect_timeout=5"
     db = Database(url, None, None, None)  # pyright: ignore[reportArgumentType] - a child only needs its URL
     log = tmp_path / "folder" / "log.txt"

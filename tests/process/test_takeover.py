@@ -30,7 +30,9 @@ def read_status(url: str, run_id: str) -> str:
     return json.loads(emtc("show", run_id, "--db", url, "--json").stdout)["status"]
 
 
-def test_a_run_whose_trainer_hangs_is_taken_over_once_and_the_trainer_writes_nothing_afterwards(tmp_path: Path) -> None:
+def test_a_run_whose_trainer_hangs_is_resumed_once_and_its_first_trainer_writes_nothing_afterwards(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "x.db"
     url = f"sqlite:///{path}"
     with start(url, steps=STEPS, sets=SETS) as process:

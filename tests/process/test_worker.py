@@ -129,7 +129,7 @@ def test_runs_survive_on_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         check_that_runs_survive(url, tmp_path, steps=2500)
 
 
-def test_a_trainer_leaves_with_its_killed_worker_and_gives_its_run_back(tmp_path: Path) -> None:
+def test_a_trainer_ends_with_its_killed_worker_and_queues_its_run_again(tmp_path: Path) -> None:
     """Nobody counts a trainer whose worker is gone: a second worker here would train beside it, more than told to."""
     url = f"sqlite:///{tmp_path / 'x.db'}"
     db = queue(url, tmp_path, steps=40_000, seeds=1)
@@ -185,7 +185,7 @@ def test_the_job_scripts_of_the_guide_run(name: str, tmp_path: Path) -> None:
     assert f"Checkpoints and logs go to {tmp_path}." in done.stderr
 
 
-def test_an_idle_worker_waits_says_so_and_ends_when_told(tmp_path: Path) -> None:
+def test_an_idle_worker_prints_that_it_waits_and_ends_on_a_signal(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
     open_database(url).dispose()
     worker = start_worker(url, tmp_path / "log")
