@@ -19,7 +19,7 @@ TINY = "--steps 60 --set train.burn_in=1 --set train.batch=1"
         ("--help", {"numpy", "pandas", "sqlalchemy", "torch", "streamlit"}),
         ("runs", {"numpy", "pandas"}),
         ("sweep tau-study-demo --dry-run", {*DRAWING, "torch"}),
-        (f"train --map 3m {TINY}", {*DRAWING, "pandas", "sympy"}),
+        pytest.param(f"train --map 3m {TINY}", {*DRAWING, "pandas", "sympy"}, marks=pytest.mark.ci),
     ],
 )
 def test_a_command_does_not_import_what_it_does_not_need(tmp_path: Path, monkeypatch, words: str, unneeded) -> None:

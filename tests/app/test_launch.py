@@ -37,6 +37,7 @@ def seeded(tmp_path_factory):
     return db, seed_run(db)
 
 
+@pytest.mark.ci
 def test_a_launched_run_trains_in_another_process_with_low_priority_that_can_be_killed(db):
     config = resolve(preset="demo", steps=20_000)
     run_id = launch_run(db, config, name="twice", launch_token="token")

@@ -78,6 +78,7 @@ def newest_child() -> psutil.Process:
     return max(psutil.Process().children(), key=psutil.Process.create_time)
 
 
+@pytest.mark.ci
 @pytest.mark.grf
 @pytest.mark.usefixtures("engine_needed")
 class TestWithTheEngine:
