@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.analysis.projections.alignment import match_rows
+from app.analysis.projections.alignment import match_rows, move_rigidly
 from app.analysis.projections.snapshots import (
     EMBED_PROGRESS,
     LAYOUT_PROGRESS,
@@ -160,13 +160,19 @@ def test_clusters_keep_their_place_although_the_embedding_was_rotated(db, snapsh
         earlier = (corners[first.slot % 4] + np.random.default_rng(0).normal(size=(400, 2))).astype(np.float32)
         params = make_projection_params(method, n=N, seed=0) | {"start": None}
         saved = save_projection(db, snapshots[0], method=method, params=params, coordinates=earlier, seconds=1)
-        later = project_snapshot(db, snapshots[1], method=method, n=N, init=saved).coordinates[after]
+        coordinates = project_snapshot(db, snapshots[1], method=method, n=N, init=saved).coordinates
+        later = coordinates[after]
         around = np.stack([later[cluster == each].mean(axis=0) for each in clusters])
         one_side, other_side = (np.linalg.norm(around - np.roll(around, 1, axis=0), axis=1)[i::2].sum() for i in (0, 1))
         diagonals = np.linalg.norm(around[:2] - around[2:], axis=1).sum()
         assert diagonals > max(one_side, other_side), clusters
         nearest = np.linalg.norm(later[:, None] - corners, axis=2).argmin(axis=1)
         assert (nearest == cluster).mean() > 0.9, clusters
+        target = np.full((second.size, 2), np.nan, np.float32)
+        target[after] = earlier[before]
+        rows = sample_rows(second, n=N, seed=0)
+        moved = move_rigidly(coordinates[rows], target[rows])
+        np.testing.assert_allclose(moved, coordinates[rows], atol=0.01, err_msg="no move brings the layout closer")
 
 
 def test_the_same_start_gives_bit_identical_coordinates(db, snapshots, tmp_path) -> None:
