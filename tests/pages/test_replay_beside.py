@@ -5,6 +5,7 @@ import json
 from sqlalchemy import update
 
 from storage.models import Transition
+from tests.pages.conftest import read_address
 from tests.pages.seed import seed_run, seed_zoo_run
 from tests.pages.test_pages import open_page, said
 
@@ -19,10 +20,6 @@ def titles(app) -> list[str]:
     return [side["title"] for side in player(app)["sides"]]
 
 
-def query(app) -> dict[str, str]:
-    return {name: value[0] if isinstance(value, list) else value for name, value in app.query_params.items()}
-
-
 def test_a_second_episode_is_added_selected_and_removed(seeded):
     app = open_page("replay", run=seeded[1], episode="3")
     assert len(titles(app)) == 1
@@ -30,14 +27,14 @@ def test_a_second_episode_is_added_selected_and_removed(seeded):
     assert not app.exception
     assert len(titles(app)) == 2
     assert titles(app)[0].startswith("Training episode 3")
-    assert query(app)["beside"] == "8"
+    assert read_address(app)["beside"] == "8"
     app.selectbox(key="replay?beside").set_value("5").run()
     assert titles(app)[1].startswith("Training episode 5")
-    assert (query(app)["episode"], query(app)["beside"]) == ("3", "5")
+    assert (read_address(app)["episode"], read_address(app)["beside"]) == ("3", "5")
     app.menu_button(key="compare_menu").click("none").run()
     assert not app.exception
     assert len(titles(app)) == 1
-    assert "beside" not in query(app)
+    assert "beside" not in read_address(app)
 
 
 def test_a_link_opens_two_training_episodes_or_a_training_and_an_evaluation_episode(seeded):
@@ -52,7 +49,7 @@ def test_a_link_opens_two_training_episodes_or_a_training_and_an_evaluation_epis
     app.segmented_control(key="replay?beside_source").set_value("training").run()
     assert not app.exception
     assert titles(app)[1].startswith("Training episode")
-    assert "beside_play" not in query(app)
+    assert "beside_play" not in read_address(app)
 
 
 def test_the_second_episode_may_be_of_another_run(seeded):
@@ -61,9 +58,9 @@ def test_the_second_episode_may_be_of_another_run(seeded):
     app = open_page("replay", run=run_id, episode="1", beside="2")
     app.selectbox(key="replay?beside_run").set_value(other).run()
     assert not app.exception
-    assert query(app)["beside_run"] == other
+    assert read_address(app)["beside_run"] == other
     assert [f"({run_id})" in titles(app)[0], f"Another ({other})" in titles(app)[1]] == [True, True]
-    linked = open_page("replay", **query(app))
+    linked = open_page("replay", **read_address(app))
     assert titles(linked) == titles(app)
 
 
