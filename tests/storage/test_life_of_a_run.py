@@ -260,18 +260,11 @@ def test_no_short_order_of_events_trains_a_run_twice_or_forgets_one() -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("server", [None, pytest.param("postgres", marks=pytest.mark.postgres)])
-def test_no_order_of_events_trains_a_run_twice_or_forgets_one(
-    server: str | None, request: pytest.FixtureRequest
-) -> None:
-    if server is None:
-        assert search(file_in_memory) > 900
-        return
-    url, template = (request.getfixturevalue(f"postgres_{name}") for name in ("server", "template"))
-
+@pytest.mark.postgres
+def test_no_order_of_events_trains_a_run_twice_or_forgets_one(postgres_server: str, postgres_template: str) -> None:
     @contextmanager
     def database() -> Generator[Database]:
-        with temporary_postgres_database(url, template) as copy:
+        with temporary_postgres_database(postgres_server, postgres_template) as copy:
             db = open_database(copy)
             yield db
             db.dispose()
