@@ -80,8 +80,8 @@ def test_a_requested_budget_leaves_out_what_is_shorter_and_is_stated_in_every_ex
     assert "Compared at 4,000 env steps" in export_table(table, "latex").decode()
     longer = tabulate_win_rates(cut_to_budget(ends(unequal), 20_000), Aggregation())
     assert longer.frame["variant"].tolist() == ["QPLEX", "VDN"]
-    told = "run q1 (QMIX on 3m; seed 1): has 4,000 of the 20,000 env steps at which runs are compared"
-    assert told in longer.excluded
+    reason = "run q1 (QMIX on 3m; seed 1): has 4,000 of the 20,000 env steps at which runs are compared"
+    assert reason in longer.excluded
     near = ramp("near", 3970, algo="cds")
     assert "near" in cut_to_budget(ends([*unequal, near]), 4000).run_ids, "lengths within 1 % are equal"
 

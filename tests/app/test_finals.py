@@ -108,11 +108,11 @@ def test_runs_without_an_evaluation_there_have_their_last_one_and_every_table_na
         return f"Runs without an evaluation in the last tenth (their last evaluation is used): {named}{more}."
 
     comparison = join(seeds, for_final_numbers=True)
-    told = write("; and 2 more")
+    note = write("; and 2 more")
     for table in (tabulate_win_rates(comparison), tabulate_tests(comparison), tabulate_with_published(comparison)):
-        assert told in table.caption
-        assert told in export_table(table, "latex").decode()
-    assert told in draw_profiles(comparison).caption
+        assert note in table.caption
+        assert note in export_table(table, "latex").decode()
+    assert note in draw_profiles(comparison).caption
     five = [*seeds[:5], seeds[-1]]
     assert list_runs_without_last_tenth(read_cases(five), "last-tenth") == write("")
     assert list_runs_without_last_tenth(read_cases(seeds), "last") == ""

@@ -5,20 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from emtc_core.embedder.device_step import DeviceStep, get_device_step
+from emtc_core.embedder.device_step import DeviceStep
 from emtc_core.embedder.linear_stack import group_layers, list_parameters, split_vector
 from emtc_core.embedder.networks import Embedder
-from emtc_core.memory.memory import NodeSample
 from tests.core.test_embedder import STEP_OPTIONS, _embedder, _sample
 from tests.reference.embedder import compute_losses
-
-
-def fit_with_device_step(embedder: Embedder, sample: NodeSample) -> torch.Tensor:
-    """Refit as a GPU does, on the CPU; return the mean loss terms."""
-    rows = embedder.config.batch
-    step = get_device_step(embedder, rows=rows, batches=len(sample.h) // rows)
-    h = torch.as_tensor(sample.h / embedder.return_scale.update(sample.h)).float()
-    return step.fit(embedder, *embedder.to_inputs(sample.state, sample.t), h)
 
 
 def parameters_of(embedder: Embedder) -> list[torch.nn.Parameter]:

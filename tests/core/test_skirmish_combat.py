@@ -192,18 +192,6 @@ def test_allies_never_act_without_an_order():
     np.testing.assert_array_equal(env._battle.floats[:, 3:, c.HEALTH], 45)
 
 
-def choose_between_two_allies(gap_near: float, *, blocked: float = 0.0) -> int:
-    """Let a zealot that chases ally 0, four cells away, look around with ally 1 at a distance; return its target."""
-    battle = duel("3s_vs_5z", 3, 0, 4.0)
-    battle.ints[0, 1, c.ALIVE] = 1
-    distance = gap_near + battle.spec[1, c.S_RADIUS] + battle.spec[3, c.S_RADIUS]
-    battle.floats[0, 1, [c.X, c.Y]] = 14.0, 16.0 + distance
-    battle.ints[0, 3, [c.ORDER, c.TARGET]] = c.ATTACK, 0
-    battle.floats[0, 3, c.BLOCKED] = blocked
-    battle.advance(8)  # long enough for each enemy to look around twice
-    return int(battle.ints[0, 3, c.TARGET])
-
-
 @pytest.mark.parametrize(
     ("gap", "blocked", "target"),
     [(2.5, 0.0, 0), (0.0, 0.0, 1), (2.5, 20.0, 1)],
