@@ -71,7 +71,7 @@ CU126 = {"nvidia-cublas-cu12": "12.6.4.1", "nvidia-cuda-runtime-cu12": "12.6.77"
 """Versions that torch's wheels of the index cu126 require."""
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_the_extra_gpu_resolves_to_libraries_of_the_cuda_that_torch_brings(tmp_path):
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     if subprocess.run([*pip, "index", "versions", "faiss-gpu"], capture_output=True, check=False).returncode:

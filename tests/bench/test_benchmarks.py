@@ -78,7 +78,7 @@ def test_several_benchmarks_print_one_json_object(monkeypatch, capsys) -> None:
             lambda: parallel_runs.run((2,), nodes=500, steps=600),
             f"{SPEED}.jobs_2",
             id="end_to_end-two-runs",
-            marks=pytest.mark.ci,
+            marks=pytest.mark.slow,
         ),
     ],
 )

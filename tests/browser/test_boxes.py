@@ -27,11 +27,14 @@ IS_COVERED = """node => {
 
 
 @pytest.mark.parametrize(
-    ("status", "names", "n_boxes_at_least"),
-    [("running", list(PAGES), 40), ("finished", [HOME, "live", "run"], 6)],
-    ids=["running, all pages", "finished, the pages that differ"],
+    ("status", "names", "n_per_page", "n_boxes_at_least"),
+    [
+        pytest.param("running", list(PAGES), 1, 10, id="running, one box of each page"),
+        pytest.param("running", list(PAGES), 100, 40, id="running, all boxes", marks=pytest.mark.slow),
+        pytest.param("finished", [HOME, "live", "run"], 100, 6, id="finished, all boxes", marks=pytest.mark.slow),
+    ],
 )
-def test_another_page_opens_while_a_box_is_open(page, seeded, status, names, n_boxes_at_least):
+def test_another_page_opens_while_a_box_is_open(page, seeded, status, names, n_per_page, n_boxes_at_least):
     url, _, db = seeded
     run_id = seed_run(db, status=status, name=f"Boxes, {status}")
     create_entry(db, title="An entry", body="Text", token=f"boxes-{status}")
@@ -44,7 +47,7 @@ def test_another_page_opens_while_a_box_is_open(page, seeded, status, names, n_b
         page.goto(f"{url}/?run={run_id}")
         check_page(page, url, HOME)
         n_boxes = 0
-        for current, label, target in walk(page, names):
+        for current, label, target in walk(page, names, n_per_page):
             try:
                 press_links(page, url, current, target)
             except Exception as exc:
@@ -56,8 +59,8 @@ def test_another_page_opens_while_a_box_is_open(page, seeded, status, names, n_b
     assert n_boxes >= n_boxes_at_least
 
 
-def walk(page, names: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Open one box after the other until each box of each of these pages was open.
+def walk(page, names: list[str], n_per_page: int) -> Iterator[tuple[str, str, str]]:
+    """Open one box after the other until each box of each of these pages was open, but not more than `n_per_page`.
 
     Yields:
         The current page, the label of the box that is open there, and the page to open next.
@@ -72,6 +75,8 @@ def walk(page, names: list[str]) -> Iterator[tuple[str, str, str]]:
             return
         target = next(name for name in targets if name != current and (name in unfinished or unfinished == {current}))
         yield current, label, target
+        if len(opened[current]) >= n_per_page:
+            unfinished.discard(current)
         current = target
 
 

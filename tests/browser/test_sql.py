@@ -1,4 +1,4 @@
-"""The SQL page in a real browser: an endless query is stopped by the Cancel button and by the time limit."""
+"""The SQL page in a real browser: an endless query is stopped by the Cancel button."""
 
 import pytest
 
@@ -15,11 +15,9 @@ def submit(page, query: str) -> None:
 def test_an_endless_query_is_stopped_and_the_page_shows_it_without_another_click(page, seeded):
     page.goto(f"{seeded[0]}/sql")
     submit(page, ENDLESS)
+    page.get_by_text("The query is running.").wait_for()
     page.get_by_role("button", name="Cancel").click()
     page.get_by_text("The query was cancelled.").wait_for()
-    submit(page, ENDLESS)
-    page.get_by_text("The query is running.").wait_for()
-    page.get_by_text("and was stopped").wait_for()
     assert page.get_by_role("button", name="Cancel").count() == 0
     submit(page, "select 1 as one")
     page.get_by_text("1 row.").wait_for()

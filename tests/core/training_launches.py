@@ -1,7 +1,7 @@
 """What a training on 3s_vs_5z launches on a GPU, and where its host waits for it, counted on an imitated one.
 
-`python -m tests.core.training_launches` prints the table; `--json` prints the counts for the tests. Networks are
-narrow. The first rounds, in which graphs are captured, are not counted.
+`python -m tests.core.training_launches` prints the table; `--json` prints the counts for the tests. Networks and
+batches are small. The first rounds, in which graphs are captured, are not counted.
 """
 
 import json
@@ -29,7 +29,13 @@ from emtc_core.training.trainer import Trainer
 from tests.core.imitated_gpu import ACTIVITY, GPU, imitate
 
 WARM_UP_STEPS, STEPS = 2_000, 4_000
-SETTINGS = {"train.hidden": 16, "eval.interval": 1_000_000, "train.burn_in": 32, "embed.samples": 4096}
+SETTINGS = {
+    "train.hidden": 16,
+    "eval.interval": 1_000_000,
+    "train.burn_in": 32,
+    "embed.samples": 4096,
+    "train.batch": 4,
+}
 STAGES: tuple[tuple[str, Any, str], ...] = (
     ("round", ValueLearner, "start_episodes"),
     ("vector step", ValueLearner, "act"),

@@ -15,6 +15,7 @@ from sqlalchemy import text
 
 from storage.engine import Database, open_database
 from storage.maintenance.check import check_run
+from storage.runs.rows import find_run
 from tests.postgres import temporary_postgres_database
 from tests.process.trainers import emtc, environment, train_command, wait_until
 
@@ -62,10 +63,7 @@ def kill_after_a_checkpoint(machine: Machine, db: Database, place: Path) -> tupl
     process.send_signal(signal.SIGKILL)
     _, said = process.communicate()
     ((run_id,),) = asked(db, "select id from runs")
-    wait_until(
-        lambda: json.loads(machine.emtc("show", run_id, "--json").stdout)["status"] == "lost",
-        what="seeing the death",
-    )  # fmt: skip
+    wait_until(lambda: find_run(db, run_id).live_status == "lost", what="the lost status")
     return run_id, said.decode()
 
 

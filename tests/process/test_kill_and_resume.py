@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.trainers import FAST, breaches, emtc, read, recorded_steps, start, train, wait_until
+from tests.process.trainers import FAST, breaches, emtc, read, recorded_steps, start, train, wait_until, wait_until_lost
 
 pytestmark = pytest.mark.ci
 
@@ -30,7 +30,8 @@ def test_a_killed_run_is_seen_and_resumed_to_the_same_end(tmp_path: Path) -> Non
         process.wait()
     run_id = read(path, "select id from runs")[0][0]
     assert breaches(path) == []
-    wait_until(lambda: status(url, run_id) == "lost", what="seeing the death")
+    wait_until_lost(url, run_id)
+    assert status(url, run_id) == "lost"
     done = emtc("resume", run_id, "--db", url, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["status"] == "finished"

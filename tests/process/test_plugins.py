@@ -145,9 +145,8 @@ def trained(lab: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> di
 def wait_for(run_id: str, env: Mapping[str, str]) -> dict[str, Any]:
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
-        shown = json.loads(emtc("show", run_id, "--json", env=env, cwd=ROOT).stdout)
-        if shown["status"] in ("finished", "failed", "stopped"):
-            return shown
+        if ask(env, "select status from runs")[0][0] in ("finished", "failed", "stopped"):
+            return json.loads(emtc("show", run_id, "--json", env=env, cwd=ROOT).stdout)
         time.sleep(0.2)
     raise AssertionError(f"run {run_id} did not end")
 

@@ -82,40 +82,23 @@ def assert_whole(path: Path, n: int) -> None:
         )
 
 
-def test_a_search_that_is_killed_twice_has_each_trial_once(tmp_path: Path) -> None:
-    file, url, path = write_search(tmp_path, trials=3)
-    for least in (1, 2):
-        process = start(file, url)
-        began = "SELECT id FROM runs WHERE started_at IS NOT NULL"  # one that was only claimed waits for START_LIMIT_S
-        wait_until(lambda least=least, began=began: len(read(path, began)) >= least, what=f"{least} trials began")
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+def test_a_killed_search_has_each_trial_once_and_can_be_extended(tmp_path: Path) -> None:
+    file, url, path = write_search(tmp_path, trials=2, steps=800)
+    process = start(file, url)
+    began = "SELECT id FROM runs WHERE started_at IS NOT NULL"  # one that was only claimed waits for START_LIMIT_S
+    wait_until(lambda: len(read(path, began)) == 2, what="the start of both trials")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
     done = emtc("sweep", file, "--db", url, "--jobs", "2", "--json")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["status"] == "finished"
     assert {run["status"] for run in said["runs"]} <= {"finished", "pruned"}
-    assert_whole(path, 3)
+    assert_whole(path, 2)
     assert breaches(path) == []
-    more, _, _ = write_search(tmp_path, trials=4)
+    more, _, _ = write_search(tmp_path, trials=3, steps=800)
     assert emtc("sweep", more, "--db", url, "--jobs", "1").returncode == 0, "more trials in the file extend the search"
-    assert_whole(path, 4)
-
-
-def test_a_second_process_of_a_search_is_refused(tmp_path: Path) -> None:
-    file, url, path = write_search(tmp_path, trials=2, steps=40_000)
-    first = start(file, url)
-    wait_until(
-        lambda: read(path, "SELECT owner_token FROM sweeps WHERE owner_token IS NOT NULL") != [], what="an owner"
-    )
-    second = emtc("sweep", file, "--db", url, "--jobs", "2")
-    assert second.returncode == 2
-    assert "already runs the search" in second.stderr
-    assert first.poll() is None
-    assert emtc("sweep", file, "--stop", "--db", url).returncode == 0
-    assert first.wait(timeout=PATIENCE_S) == 0
-    assert len(trials_of(path)) == 2
-    assert read(path, "SELECT owner_token, heartbeat_at FROM sweeps") == [(None, None)]
+    assert_whole(path, 3)
 
 
 def test_workers_train_what_a_search_asks_for(tmp_path: Path) -> None:
@@ -128,19 +111,34 @@ def test_workers_train_what_a_search_asks_for(tmp_path: Path) -> None:
     assert_whole(path, 2)
 
 
+def test_a_second_process_of_a_search_is_refused(tmp_path: Path) -> None:
+    file, url, path = write_search(tmp_path, trials=1, steps=40_000)
+    first = start(file, url)
+    owner = "SELECT owner_token FROM sweeps WHERE owner_token IS NOT NULL"
+    wait_until(lambda: read(path, owner) != [], what="an owner")
+    second = emtc("sweep", file, "--db", url, "--jobs", "2")
+    assert second.returncode == 2
+    assert "already runs the search" in second.stderr
+    assert first.poll() is None
+    assert emtc("sweep", file, "--stop", "--db", url).returncode == 0
+    assert first.wait(timeout=PATIENCE_S) == 0
+    assert len(trials_of(path)) == 1
+    assert read(path, "SELECT owner_token, heartbeat_at FROM sweeps") == [(None, None)]
+
+
 def test_a_stopped_search_queues_nothing_and_can_be_resumed(tmp_path: Path) -> None:
-    file, url, path = write_search(tmp_path, trials=3, steps=400)
+    file, url, path = write_search(tmp_path, trials=2, steps=900)
     process = start(file, url)
-    wait_until(lambda: "running" in {row[0] for row in read(path, "SELECT status FROM runs")}, what="one trains")
+    wait_until(lambda: "running" in {row[0] for row in read(path, "SELECT status FROM runs")}, what="a training")
     assert emtc("sweep", file, "--stop", "--db", url).returncode == 0
     assert process.wait(timeout=PATIENCE_S) in (0, 1)
     assert {row[0] for row in read(path, "SELECT status FROM runs")} <= {"stopped", "finished"}
     assert emtc("sweep", file, "--db", url, "--jobs", "2").returncode == 0
-    assert_whole(path, 3)
+    assert_whole(path, 2)
 
 
 def test_a_stopped_run_is_a_failed_trial_when_the_search_ends(tmp_path: Path) -> None:
-    file, url, path = write_search(tmp_path, trials=2, steps=1400)
+    file, url, path = write_search(tmp_path, trials=2, steps=900)
     Path(file).write_text(Path(file).read_text().replace('pruner = "asha"', 'pruner = "none"'))  # it may be as quick
     process = start(file, url)
     wait_until(lambda: bool(read(path, "SELECT id FROM runs WHERE env_steps > 100")), what="one trains")

@@ -18,16 +18,13 @@ from tests.process.trainers import (
     recorded_steps,
     start,
     wait_until,
+    wait_until_status,
 )
 
 pytestmark = pytest.mark.ci
 
 STEPS = 3000
 SETS = (*FAST, "checkpoint.interval=200", "eval.interval=3000")
-
-
-def read_status(url: str, run_id: str) -> str:
-    return json.loads(emtc("show", run_id, "--db", url, "--json").stdout)["status"]
 
 
 def test_a_run_whose_trainer_hangs_is_resumed_once_and_its_first_trainer_writes_nothing_afterwards(
@@ -40,7 +37,7 @@ def test_a_run_whose_trainer_hangs_is_resumed_once_and_its_first_trainer_writes_
             wait_until(lambda: any(tmp_path.rglob("checkpoint-*.pt")), what="a checkpoint to resume from")
             process.send_signal(signal.SIGSTOP)
             run_id = read(path, "select id from runs")[0][0]
-            wait_until(lambda: read_status(url, run_id) == "lost", what="the lost status")
+            wait_until_status(url, run_id, "lost")
             listed = json.loads(emtc("runs", "--db", url, "--json", "--where", "status=lost").stdout)
             assert [row["id"] for row in listed] == [run_id]
             command = [*EMTC, "resume", run_id, "--detach", "--db", url]
@@ -49,11 +46,11 @@ def test_a_run_whose_trainer_hangs_is_resumed_once_and_its_first_trainer_writes_
             assert sorted(user.returncode for user in users) == [0, 2], messages
             refused = messages[[user.returncode for user in users].index(2)]
             assert "only a run that is stopped, failed or lost can be resumed" in refused
-            wait_until(lambda: read_status(url, run_id) == "running", what="the start of the second trainer")
+            wait_until_status(url, run_id, "running")  # the second trainer has started
             process.send_signal(signal.SIGCONT)
             assert process.wait(timeout=PATIENCE_S) != 0
-            assert read_status(url, run_id) != "failed", "the first trainer recorded its end"
-            wait_until(lambda: read_status(url, run_id) == "finished", what="the end of the training")
+            assert read(path, "select status from runs") != [("failed",)], "the first trainer recorded its end"
+            wait_until_status(url, run_id, "finished")
         finally:
             process.send_signal(signal.SIGCONT)
             process.kill()

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.main import run
+from storage.engine import open_database
+from storage.runs.rows import find_run
 
 PATIENCE_S = 240.0
 """How long anything here may take: a busy machine is slow, and pytest ends a test that hangs."""
@@ -77,8 +79,14 @@ def wait_until(ready: Callable[[], bool], *, what: str, timeout_s: float = PATIE
 
 def wait_until_lost(url: str, run_id: str) -> None:
     """Wait until a run whose trainer was killed can be resumed."""
-    status = lambda: json.loads(emtc("show", run_id, "--db", url, "--json").stdout)["status"]  # noqa: E731
-    wait_until(lambda: status() == "lost", what="the lost status")
+    wait_until_status(url, run_id, "lost")
+
+
+def wait_until_status(url: str, run_id: str, expected: str) -> None:
+    """Wait until a run has a status. A command that is repeated until then would use as much time as the trainer."""
+    db = open_database(url)
+    wait_until(lambda: find_run(db, run_id).live_status == expected, what=f"the status {expected}")
+    db.dispose()
 
 
 def read(path: Path, sql: str, *values: Any) -> list[tuple]:
