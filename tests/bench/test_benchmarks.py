@@ -62,7 +62,7 @@ def test_several_benchmarks_print_one_json_object(monkeypatch, capsys) -> None:
             "learner.update_seconds.emtc-qplex learner.speedup_of_two_threads.emtc-qplex learner.act_ms.emtc-qplex "
             "learner.memory_share learner.memory_share.settled learner.update_seconds.mappo",
             id="learner",
-            marks=pytest.mark.ci,
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             lambda: memory.run((400,)), "memory.write_episode_ms.400 memory.lookup_per_second.400", id="memory"

@@ -14,6 +14,7 @@ QUANTITIES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_map_is_drawn_clicked_recoloured_moved_and_selected_in(browser, monkeypatch):
     monkeypatch.setattr(atlas, "CLICKS", 1)
     with temporary_database() as db:

@@ -10,16 +10,12 @@ from tests.browser.server import wait_until
 pytestmark = [pytest.mark.ci, pytest.mark.browser]
 
 VIEWS = {
-    "run": {"find": "tau"},
-    "live": {"x": "0-150"},
     "memory": {"color": "xi"},
-    "replay": {"episode": "2"},
     "health": {"unread": "true"},
     "disk": {},
     "method": {"part": "Presets"},
-    "guide": {"page": "sweeps"},
 }
-"""Page of a group → parameters of a view."""
+"""Page of a group → parameters of a view. The path of `disk` is not its name."""
 IDLE = "() => document.querySelector('.stApp')?.dataset.testScriptState === 'notRunning'"
 IS_HIGHLIGHTED = "node => getComputedStyle(node).backgroundColor !== 'rgba(0, 0, 0, 0)'"
 READ_FOCUS = """() => {

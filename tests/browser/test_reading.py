@@ -3,7 +3,8 @@
 import pytest
 
 pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(900)]
-PAGES = ("", "launch?steps=-5", "run", "live", "replay", "sweeps", "storage", "health", "sql")
+PAGES = ("", "launch?steps=-5", "run", "live", "sweeps")
+FURTHER_PAGES = ("replay", "storage", "health", "sql")
 SETTLED = """() => document.querySelector('.stApp').dataset.testScriptState === 'notRunning'
     && !document.querySelector('[data-testid=stSkeleton], [data-stale=true], [data-testid=stStatusWidget]')"""
 PALE = r"""() => {
@@ -82,7 +83,7 @@ def settle(page) -> None:
     page.wait_for_timeout(150)
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [*PAGES, *(pytest.param(name, marks=pytest.mark.slow) for name in FURTHER_PAGES)])
 def test_every_text_can_be_read_and_no_title_stands_under_the_header(page, seeded, name):
     open_page(page, seeded, name)
     for theme in ("light", "dark"):

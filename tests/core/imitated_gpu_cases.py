@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ from emtc_core.embedder.networks import Embedder
 from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import get_env_info
 from emtc_core.errors import NonFiniteLossError
-from emtc_core.learner.captured_update import FIRST_CAPACITY
+from emtc_core.learner import captured_update
 from emtc_core.learner.diversity_predictors import DevicePass, PredictorRows, Predictors
 from emtc_core.learner.learner import Learner, ValueLearner, make_learner
 from emtc_core.learner.mappo import MappoLearner
@@ -188,14 +189,15 @@ def grow_captured_updates() -> None:
     for device in ("cpu", GPU):
         learner = make_learner(config, info, device=device, seed=1)
         assert isinstance(learner, ValueLearner)
-        short, long = (partial(make_updates, learner, config, lengths, info=info) for lengths in ([5, 40], [600, 5]))
-        results.append(short())
+        short, long = (partial(make_updates, learner, config, lengths, info=info) for lengths in ([5, 40], [90, 5]))
+        with patch.object(captured_update, "FIRST_CAPACITY", 64):
+            results.append(short())
+            if learner._captured is not None:
+                assert learner._captured._inputs is not None
+                assert learner._captured._inputs.capacity == 64
+            results[-1] += long()
         if learner._captured is not None:
-            assert learner._captured._inputs is not None
-            assert learner._captured._inputs.capacity == FIRST_CAPACITY
-        results[-1] += long()
-        if learner._captured is not None:
-            assert learner._captured._inputs.capacity == 2 * FIRST_CAPACITY
+            assert learner._captured._inputs.capacity == 128
     for wanted, found in zip(*results, strict=True):
         np.testing.assert_allclose([*found.values()], [*wanted.values()], rtol=1e-3, atol=1e-4)
 

@@ -28,7 +28,7 @@ from emtc_core.training.episodic import EpisodicPart
 from emtc_core.training.trainer import Trainer
 from tests.core.imitated_gpu import ACTIVITY, GPU, imitate
 
-WARM_UP_STEPS, STEPS = 2_000, 4_000
+WARM_UP_STEPS, STEPS = 2_000, 3_100
 SETTINGS = {
     "train.hidden": 16,
     "eval.interval": 1_000_000,

@@ -235,19 +235,17 @@ def test_metrics_of_plugins_are_drawn(
     assert len((tmp_path / "d.csv").read_text().splitlines()) > 2
 
 
-def test_a_sweep_runs_over_an_environments_arguments(lab: dict[str, str], tmp_path: Path) -> None:
+def test_a_sweep_plans_runs_over_an_environments_arguments(lab: dict[str, str], tmp_path: Path) -> None:
     quick = "\n".join(f'"{key}" = {value}' for key, value in (each.split("=") for each in QUICK))
     (tmp_path / "s.toml").write_text(
         f'name = "lengths"\nenv = "corridor_walk"\nalgo = "vdn"\nsteps = 60\nseeds = 1\n[set]\n{quick}\n'
         '[grid]\n"env.plugin.corridor_walk.length" = [2, 4]\n'
     )
-    own = {**lab, "EMTC_DB": f"sqlite:///{tmp_path / 's.db'}"}
-    done = emtc("sweep", "s.toml", "--jobs", "1", env=own, cwd=tmp_path)
+    done = emtc("sweep", "s.toml", "--dry-run", "--json", env=lab, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    stored = [json.loads(config) for (config,) in ask(own, "select config from runs where status = 'finished'")]
-    assert sorted(each["env"]["plugin"]["corridor_walk"]["length"] for each in stored) == [2, 4]
+    assert [run["what"] for run in json.loads(done.stdout)["runs"]] == ["length = 2", "length = 4"]
     (tmp_path / "s.toml").write_text((tmp_path / "s.toml").read_text().replace("[2, 4]", "[1]"))
-    done = emtc("sweep", "s.toml", env=own, cwd=tmp_path)
+    done = emtc("sweep", "s.toml", env=lab, cwd=tmp_path)
     assert done.returncode == 2
     assert "env.plugin.corridor_walk.length must be >= 2 (got 1)." in done.stderr
 

@@ -82,13 +82,18 @@ def assert_whole(path: Path, n: int) -> None:
         )
 
 
-def test_a_killed_search_has_each_trial_once_and_can_be_extended(tmp_path: Path) -> None:
-    file, url, path = write_search(tmp_path, trials=2, steps=800)
-    process = start(file, url)
-    began = "SELECT id FROM runs WHERE started_at IS NOT NULL"  # one that was only claimed waits for START_LIMIT_S
-    wait_until(lambda: len(read(path, began)) == 2, what="the start of both trials")
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+def test_a_search_that_is_stopped_killed_and_extended_has_each_trial_once(tmp_path: Path) -> None:
+    file, url, path = write_search(tmp_path, trials=2, steps=2500)
+    for end in ("stop", "kill"):
+        process = start(file, url)
+        wait_until(lambda: is_every_trial_training_or_ended(path), what="the training of both trials")
+        if end == "stop":
+            assert emtc("sweep", file, "--stop", "--db", url).returncode == 0
+            assert process.wait(timeout=PATIENCE_S) in (0, 1)
+            assert {row[0] for row in read(path, "SELECT status FROM runs")} <= {"stopped", "finished"}
+        else:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
     done = emtc("sweep", file, "--db", url, "--jobs", "2", "--json")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
@@ -96,45 +101,30 @@ def test_a_killed_search_has_each_trial_once_and_can_be_extended(tmp_path: Path)
     assert {run["status"] for run in said["runs"]} <= {"finished", "pruned"}
     assert_whole(path, 2)
     assert breaches(path) == []
-    more, _, _ = write_search(tmp_path, trials=3, steps=800)
+    more, _, _ = write_search(tmp_path, trials=3, steps=2500)
     assert emtc("sweep", more, "--db", url, "--jobs", "1").returncode == 0, "more trials in the file extend the search"
     assert_whole(path, 3)
 
 
-def test_workers_train_what_a_search_asks_for(tmp_path: Path) -> None:
+def is_every_trial_training_or_ended(path: Path) -> bool:
+    """After a kill of its worker, a run that was only claimed would wait for START_LIMIT_S."""
+    statuses = [row[0] for row in read(path, "SELECT status FROM runs")]
+    return len(statuses) == 2 and "running" in statuses and "queued" not in statuses
+
+
+def test_a_second_process_of_a_search_is_refused_and_workers_train_what_the_first_asks_for(tmp_path: Path) -> None:
     file, url, path = write_search(tmp_path, trials=2, steps=200)
-    process = start(file, url, "--queue")
-    wait_until(lambda: len(read(path, "SELECT id FROM runs")) == 2, what="two trials wait")
-    assert {row[0] for row in read(path, "SELECT status FROM runs")} == {"queued"}
-    assert emtc("worker", "--once", "--jobs", "2", "--db", url).returncode == 0
-    assert process.wait(timeout=PATIENCE_S) == 0
-    assert_whole(path, 2)
-
-
-def test_a_second_process_of_a_search_is_refused(tmp_path: Path) -> None:
-    file, url, path = write_search(tmp_path, trials=1, steps=40_000)
-    first = start(file, url)
-    owner = "SELECT owner_token FROM sweeps WHERE owner_token IS NOT NULL"
-    wait_until(lambda: read(path, owner) != [], what="an owner")
+    first = start(file, url, "--queue")
+    wait_until(lambda: len(read(path, "SELECT id FROM runs")) == 2, what="two queued trials")
     second = emtc("sweep", file, "--db", url, "--jobs", "2")
     assert second.returncode == 2
     assert "already runs the search" in second.stderr
     assert first.poll() is None
-    assert emtc("sweep", file, "--stop", "--db", url).returncode == 0
+    assert {row[0] for row in read(path, "SELECT status FROM runs")} == {"queued"}
+    assert emtc("worker", "--once", "--jobs", "2", "--db", url).returncode == 0
     assert first.wait(timeout=PATIENCE_S) == 0
-    assert len(trials_of(path)) == 1
-    assert read(path, "SELECT owner_token, heartbeat_at FROM sweeps") == [(None, None)]
-
-
-def test_a_stopped_search_queues_nothing_and_can_be_resumed(tmp_path: Path) -> None:
-    file, url, path = write_search(tmp_path, trials=2, steps=900)
-    process = start(file, url)
-    wait_until(lambda: "running" in {row[0] for row in read(path, "SELECT status FROM runs")}, what="a training")
-    assert emtc("sweep", file, "--stop", "--db", url).returncode == 0
-    assert process.wait(timeout=PATIENCE_S) in (0, 1)
-    assert {row[0] for row in read(path, "SELECT status FROM runs")} <= {"stopped", "finished"}
-    assert emtc("sweep", file, "--db", url, "--jobs", "2").returncode == 0
     assert_whole(path, 2)
+    assert read(path, "SELECT owner_token, heartbeat_at FROM sweeps") == [(None, None)]
 
 
 def test_a_stopped_run_is_a_failed_trial_when_the_search_ends(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ HANGS = {"in Python": "while True: time.sleep(3600)", "in C": f"{LOCK_TWICE}; c.
 
 @pytest.mark.parametrize(
     ("hang", "n_signals"),
-    [("in C", 1), ("in C", 2), ("in Python", 1)],
+    [("in C", 1), ("in C", 2), pytest.param("in Python", 1, marks=pytest.mark.slow)],
 )
 def test_a_reset_that_does_not_return_is_ended_by_sigterm(tmp_path: Path, hang: str, n_signals: int) -> None:
     """One signal and a time limit, or a second signal."""

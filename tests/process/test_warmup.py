@@ -10,8 +10,6 @@ import pytest
 from app import warmup
 from app.jobs.launch import ROOT
 
-pytestmark = pytest.mark.ci
-
 COUNT = """
 from numba.core import event
 from app import warmup
@@ -26,6 +24,7 @@ def run(cache: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_first_run_finds_every_kernel_on_disk_after_the_parts_were_compiled(tmp_path: Path) -> None:
     parts = {part: run(tmp_path, "-m", "app.warmup", "--part", part) for part in warmup.PARTS}
@@ -34,6 +33,7 @@ def test_a_first_run_finds_every_kernel_on_disk_after_the_parts_were_compiled(tm
     assert told.splitlines()[-1] == "compiled []"
 
 
+@pytest.mark.ci
 def test_a_part_that_fails_makes_the_warm_up_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warmup, "PARTS", {"unknown": warmup.compile_simulator})  # the child's own list lacks it
     monkeypatch.setattr(warmup, "train_short_run", lambda: pytest.fail("trained although a part failed"))
