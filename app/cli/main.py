@@ -121,8 +121,8 @@ def _main_options(
 
 def main() -> None:
     """Run the command line. Each `EmtcError` is printed as one message and gives an exit code."""
-    # By default, the collector looks at all objects many times while modules are imported, which takes a sixth of the
-    # time that a trainer needs to start.
+    # By default, the garbage collector looks at all objects many times while modules are imported. That takes a tenth
+    # of the processor time of a trainer's start.
     gc.set_threshold(50_000)
     if isinstance(sys.stdout, io.TextIOWrapper):  # the encoding of the terminal may not have every character of a name
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -313,11 +313,10 @@ def test_dragging_zooms_all_charts_and_the_link_keeps_the_window(page, browser, 
     again.close()
 
 
-def test_idle_tick_redraws_nothing_and_new_rows_keep_the_view(page, tmp_path: Path):
-    database = tmp_path / "emtc.db"
-    db = open_database(f"sqlite:///{database}")
+def test_idle_tick_redraws_nothing_and_new_rows_keep_the_view(page, seeded):
+    url, _, db = seeded
     run_id = seed_run(db, status="running")
-    with closing(Heartbeat(db, run_id)), running_app(database) as url:
+    with closing(Heartbeat(db, run_id)):
         page.goto(f"{url}/live?run={run_id}")
         page.locator(".curves canvas").first.wait_for()
         page.wait_for_timeout(3000)

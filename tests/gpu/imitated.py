@@ -5,7 +5,6 @@ on the GPU is one hundredth too large, and the tests must fail.
 """
 
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.core.imitated_gpu import GpuTensor, imitate
 
-SELECTED = "doctor or recurrent or embeddings or index or emtc-vdn"
-FURTHER = "dmix or resumes"
-"""Run only without --wrong. Trainings that take long are not run; `tests.core.imitated_gpu_cases` updates with every
-algorithm."""
+SELECTED = "vdn or dmix or doctor or recurrent or embeddings or index or resumes"
+"""Not selected are trainings that take long; `tests.core.imitated_gpu_cases` updates with every algorithm."""
 PRODUCTS = ("mm", "addmm", "_cdist_forward")
 
 
@@ -36,11 +33,13 @@ def main() -> int:
     """Run the tests and return the exit code of pytest."""
     cuda: Any = torch.cuda
     cuda.synchronize = lambda *args: None
-    is_wrong = "--wrong" in sys.argv
-    selected = SELECTED if is_wrong else f"{SELECTED} or {FURTHER}"
-    options = ["-m", "gpu", "-n", "0", "-p", "no:cacheprovider", "-W", "ignore", "-q", "-k", selected]
-    with imitate(), WrongProducts() if is_wrong else nullcontext():
-        return pytest.main([*options, str(Path(__file__).parent)])
+    plain = ["-m", "gpu", "-n", "0", "-p", "no:cacheprovider", "-W", "ignore", "-q"]
+    options = [*plain, "-k", SELECTED, str(Path(__file__).parent)]
+    with imitate():
+        if "--wrong" not in sys.argv:
+            return pytest.main(options)
+        with WrongProducts():
+            return pytest.main(options)
 
 
 if __name__ == "__main__":

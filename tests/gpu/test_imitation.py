@@ -8,8 +8,6 @@ import pytest
 
 from app.jobs.launch import ROOT
 
-pytestmark = pytest.mark.ci
-
 
 def run_on_imitated_gpu(*options: str) -> tuple[int, str]:
     """Return exit code and output of pytest."""
@@ -20,12 +18,14 @@ def run_on_imitated_gpu(*options: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+@pytest.mark.ci
 def test_they_pass_on_an_imitated_gpu() -> None:
     code, output = run_on_imitated_gpu()
     assert code == 0, output
     assert " passed" in output
 
 
+@pytest.mark.slow
 def test_they_fail_on_a_gpu_whose_products_are_wrong() -> None:
     code, output = run_on_imitated_gpu("--wrong")
     assert code == 1, output
