@@ -23,7 +23,13 @@ import pandas as pd
 from app.analysis import collapse
 from app.analysis.aggregates import compute_mu_w
 from app.analysis.curves import Curves, RunTables, read_quantity, read_tables
-from app.analysis.finals import LAST_TENTH, compute_final_rates, count_falls, make_final_scale, make_mu_w_scale
+from app.analysis.finals import (
+    LAST_TENTH,
+    compute_final_rates,
+    count_falls,
+    make_final_scale,
+    make_mu_w_scale_at_fraction,
+)
 from app.analysis.intervals import BinomialScale, Values
 from app.analysis.quantities import ROBUST, WIN_RATE, find_quantity
 from app.analysis.settings import get_delta_space
@@ -185,11 +191,6 @@ def _average_last_tenth(curves: Curves) -> Numbers:
     return dict(zip(curves.run_ids, compute_final_rates(curves, LAST_TENTH).tolist(), strict=True))
 
 
-def _make_time_average_scale(curves: Curves) -> BinomialScale:
-    shortest = np.float64(min(points.env_step[-1] for points in curves.list_points()))
-    return make_mu_w_scale(curves, shortest)
-
-
 def _make_last_tenth_scale(curves: Curves) -> BinomialScale:
     return make_final_scale(curves, LAST_TENTH)
 
@@ -301,7 +302,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
             "time average of the win rate from the first evaluation to the end of the budget; robust win rate on "
             "skirmish, greedy elsewhere",
             _compute_mu_w,
-            _make_time_average_scale,
+            make_mu_w_scale_at_fraction,
         ),
         Measure(
             "final",
@@ -321,7 +322,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
             "greedy μ̄_w",
             "μ̄_w of the greedy win rate on all environments",
             _compute_greedy_mu_w,
-            _make_time_average_scale,
+            make_mu_w_scale_at_fraction,
         ),
         Measure(
             "final_greedy",

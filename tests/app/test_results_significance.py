@@ -146,6 +146,12 @@ def test_the_sign_flip_test_counts_all_flips() -> None:
     assert difference.randomization_p == pytest.approx(expected)
 
 
+def test_flips_whose_means_differ_by_rounding_are_ties() -> None:
+    values = {1: 0.25, 2: -0.25 + 2e-13, 3: 0.5}
+    result = compare_seeds(values, dict.fromkeys(values, 0.0))
+    assert result.randomization_p == 6 / 8, "only the flip of the second value and its opposite have a smaller mean"
+
+
 def test_the_permutation_test_deals_the_seeds_in_every_way() -> None:
     x, y = values(0.9, 0.8, 0.7, 0.95), values(0.5, 0.6, 0.75, 0.4)
     pooled, means = np.concatenate([x, y]), []

@@ -337,9 +337,8 @@ def pool(tasks: Sequence[Estimate]) -> Estimate:
 
 def make_row(comparison: Comparison, measure: str, task: str, found: Estimate) -> dict[str, Any]:
     """Make a row of the table, as yet without the adjusted p value and the verdict."""
-    low = high = found.estimate if found.se is not None else None
-    p = detectable = None
-    if found.se:
+    low = high = p = detectable = None
+    if found.se:  # differences that are equal for all seeds have no interval
         reach = float(t.ppf(0.975, found.df)) * found.se
         low, high = found.estimate - reach, found.estimate + reach
         p = float(2 * t.sf(abs(found.estimate) / found.se, found.df))
