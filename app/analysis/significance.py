@@ -331,8 +331,8 @@ def _compute_min_variance(samples: Sequence[Values], scale: BinomialScale | None
 def _compute_randomization_p(samples: tuple[Values, ...]) -> float:
     """Compute the two-sided p value of the sign-flip test of one sample, or of the permutation test of two.
 
-    The test is exact up to 20,000 permutations; above that it uses a random sample of 20,000. Means that differ only by
-    rounding are equal: win rates are multiples of a fraction, so different signs often give the same mean.
+    The test is exact up to 20,000 permutations; above that it uses a random sample of 20,000. Means that agree
+    to 9 decimals are equal: final win rates are rounded to 12, and different signs of them often give the same mean.
     """
     from scipy.stats import permutation_test  # the import takes half a second and no other figure needs it
 

@@ -145,7 +145,7 @@ def trained(lab: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> di
 def wait_for(run_id: str, env: Mapping[str, str]) -> dict[str, Any]:
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
-        if ask(env, "select status from runs")[0][0] in ("finished", "failed", "stopped"):
+        if ask(env, f"select status from runs where id = '{run_id}'")[0][0] in ("finished", "failed", "stopped"):
             return json.loads(emtc("show", run_id, "--json", env=env, cwd=ROOT).stdout)
         time.sleep(0.2)
     raise AssertionError(f"run {run_id} did not end")

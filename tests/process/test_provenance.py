@@ -25,10 +25,10 @@ from emtc_core.learner.mixers import qmix
 def make():
     return parallel_env("3m")
 
-own = qmix.VdnMixer.forward
+original_forward = qmix.VdnMixer.forward
 
 def forward(self, inputs):
-    return own(self, inputs)
+    return original_forward(self, inputs)
 
 qmix.VdnMixer.forward = forward
 """
